@@ -1,0 +1,1 @@
+"""The Streamlit dashboard: pages that draw what `kareus.service` gives."""
