@@ -1,0 +1,275 @@
+"""Commands about studies: run, list, show, compare, choose, export."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kareus.cli.options import database_option, json_option, settings_from, workload_options
+from kareus.cli.output import print_json, print_table, progress_bars
+from kareus.core.measurement import SourceKind
+from kareus.core.pipeline import PipelineOrder
+from kareus.core.plan import Method
+from kareus.service import Service, StudyRequest
+
+
+class MethodName(click.ParamType):
+    """A method's name; underscores and hyphens are the same."""
+
+    name = "|".join(Method)
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Method:
+        """Return the method; refuse an unknown name with the known ones."""
+        try:
+            return Method(str(value).replace("_", "-").lower())
+        except ValueError:
+            self.fail(f"'{value}' is not a method: choose {', '.join(Method)}", param, ctx)
+
+
+@click.command()
+@workload_options()
+@click.option(
+    "--source",
+    type=click.Choice([kind.value for kind in SourceKind]),
+    default=SourceKind.SIMULATOR.value,
+    show_default=True,
+    help="Where measurements come from.",
+)
+@click.option("--measurements", help="For replay: a dataset id, or recorded measurements' path.")
+@click.option(
+    "--budget",
+    default="published",
+    show_default=True,
+    help="published, fast, exhaustive, or a number of measurements for the whole study.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of search and noise.")
+@click.option("--name", help="Name of the study.")
+@click.option(
+    "--search",
+    type=click.Choice(["kareus", "published", "random"]),
+    default="kareus",
+    show_default=True,
+    help="How partitions are searched.",
+)
+@click.option("--plans", "num_plans", type=int, default=50, show_default=True, help="Plans each.")
+@click.option("--calibration", help="Calibration file of the simulator (default: the GPU's own).")
+@click.option("--transfer", is_flag=True, help="Start from other studies on the same GPU.")
+@click.option(
+    "--order",
+    type=click.Choice([order.value for order in PipelineOrder]),
+    default=PipelineOrder.ONE_F_ONE_B.value,
+    show_default=True,
+    help="Pipeline order.",
+)
+@click.option("--detach", is_flag=True, help="Run as a background job and return at once.")
+@database_option
+@json_option
+def optimize(service: Service, detach: bool, as_json: bool, **options: Any) -> None:
+    """Run a whole study: measure, search, compose, solve, compare."""
+    settings = settings_from(options)
+    options["source"] = SourceKind(options["source"])
+    options["order"] = PipelineOrder(options["order"])
+    request = StudyRequest(settings=settings, **options)
+    if detach:
+        handle = service.submit(request)
+        if as_json:
+            print_json({"job": handle.job, "study": handle.study})
+        else:
+            click.echo(f"Job {handle.job} runs study {handle.study}. Watch it: kareus jobs")
+        return
+    for finding in service.assess(request).warnings:
+        click.echo(f"{finding.severity}: {finding.message}", err=True)
+    started = time.monotonic()
+    if as_json:
+        result = service.run(request)
+    else:
+        with progress_bars() as show:
+            result = service.run(request, on_progress=show)
+    seconds = time.monotonic() - started
+    if as_json:
+        print_json(
+            {
+                "study": result.study,
+                "seconds": round(seconds, 3),
+                "measurements": result.measurements,
+                "compare": result.compare,
+            }
+        )
+        return
+    click.echo(f"Study {result.study}: {result.measurements} measurements in {seconds:.1f} s")
+    _print_comparison(result.compare)
+
+
+@click.command()
+@database_option
+@json_option
+def studies(service: Service, as_json: bool) -> None:
+    """List the studies, newest first."""
+    found = service.studies()
+    if as_json:
+        print_json([study.as_document() for study in found])
+        return
+    if not found:
+        click.echo("No studies yet: run kareus optimize --help")
+        return
+    print_table(
+        ("study", "name", "workload", "source", "state", "less energy at equal time (%)"),
+        [
+            (
+                study.id,
+                study.name,
+                study.workload_line,
+                study.source_words,
+                study.state,
+                study.iso_time_energy_reduction_pct,
+            )
+            for study in found
+        ],
+    )
+
+
+@click.command()
+@click.argument("study")
+@database_option
+@json_option
+def show(service: Service, study: str, as_json: bool) -> None:
+    """Show one study: workload, source, state, assumptions."""
+    detail = service.study(study)
+    if as_json:
+        print_json(detail.as_document())
+        return
+    for word, value in detail.as_lines():
+        click.echo(f"{word:<14} {value}")
+    if detail.compare:
+        _print_comparison(detail.compare)
+
+
+@click.command()
+@click.argument("study")
+@click.option("--method", type=MethodName(), default="kareus", show_default=True)
+@database_option
+@json_option
+def frontier(service: Service, study: str, method: Method, as_json: bool) -> None:
+    """Print a method's time-energy frontier, fastest plan first."""
+    plans = service.plan_summaries(study, method)
+    if as_json:
+        print_json(
+            {
+                "study": service.study(study).id,
+                "method": method.value,
+                "plans": [plan.as_document() for plan in plans],
+            }
+        )
+        return
+    print_table(
+        ("plan", "iteration time (s)", "pipeline energy (J)", "job energy (J)", "gap (%)"),
+        [
+            (
+                plan.plan,
+                plan.iteration_time_s,
+                plan.pipeline_energy_j,
+                plan.job_energy_j,
+                None if plan.gap is None else 100 * plan.gap,
+            )
+            for plan in plans
+        ],
+    )
+
+
+@click.command()
+@click.argument("study")
+@database_option
+@json_option
+def compare(service: Service, study: str, as_json: bool) -> None:
+    """Compare Kareus with Megatron-LM, Perseus and nanobatching + Perseus."""
+    figures = service.compare(study)
+    if as_json:
+        print_json(figures)
+        return
+    _print_comparison(figures)
+
+
+@click.command()
+@click.argument("study")
+@click.option("--plan", type=int, help="Plan number, as `kareus frontier` lists it.")
+@click.option("--deadline", type=float, help="Least energy within this iteration time (s).")
+@click.option("--energy-budget", type=float, help="Fastest within this pipeline energy (J).")
+@click.option("--max-throughput", is_flag=True, help="The fastest plan.")
+@click.option("--min-energy", is_flag=True, help="The most frugal plan.")
+@click.option("--knee", is_flag=True, help="The plan with the best balance of both.")
+@click.option("--method", type=MethodName(), default="kareus", show_default=True)
+@click.option(
+    "--out", type=click.Path(path_type=Path), required=True, help="Folder, or .zip by its name."
+)
+@database_option
+@json_option
+def export(
+    service: Service,
+    study: str,
+    plan: int | None,
+    deadline: float | None,
+    energy_budget: float | None,
+    max_throughput: bool,
+    min_energy: bool,
+    knee: bool,
+    method: Method,
+    out: Path,
+    as_json: bool,
+) -> None:
+    """Write the schedule bundle of one plan."""
+    chosen = service.choose(
+        study,
+        method=method,
+        number=plan,
+        deadline_s=deadline,
+        energy_budget_j=energy_budget,
+        fastest=max_throughput,
+        most_frugal=min_energy,
+        knee=knee,
+    )
+    path = service.export(study, chosen.plan, method=method, out=out)
+    if as_json:
+        print_json({"path": str(path), **chosen.as_document()})
+    else:
+        click.echo(
+            f"Plan {chosen.plan} ({chosen.iteration_time_s:.4g} s, "
+            f"{chosen.pipeline_energy_j:.4g} J per pipeline) written to {path}"
+        )
+
+
+def _print_comparison(figures: dict[str, Any]) -> None:
+    """Print the comparison figures, one line per baseline."""
+    energy = figures["iso_time_energy_reduction_pct"]
+    time_ = figures["iso_energy_time_reduction_pct"]
+    throughput = figures["max_throughput"]
+    methods = [method.value for method in Method if method.value in {*energy, *throughput}]
+    print_table(
+        (
+            "against Megatron-LM at maximum throughput",
+            "less time (%)",
+            "less energy (%)",
+        ),
+        [
+            (
+                method,
+                throughput[method]["time_reduction_pct"],
+                throughput[method]["energy_reduction_pct"],
+            )
+            for method in methods
+            if method in throughput
+        ],
+    )
+    print_table(
+        (
+            "against Megatron-LM + Perseus",
+            "less energy, equal time (%)",
+            "less time, equal energy (%)",
+        ),
+        [(method, energy[method], time_.get(method)) for method in methods if method in energy],
+    )
+
+
+COMMANDS = (optimize, studies, show, frontier, compare, export)

@@ -1,0 +1,128 @@
+"""Options that several commands share, and how they become a service and a workload."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from kareus.core.workload import Recompute
+from kareus.service import Service, WorkloadSettings
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+DATABASE_HELP = "Database file (default: kareus.db in $KAREUS_HOME, else in runs/)."
+
+
+class LayerCounts(click.ParamType):
+    """A comma-separated list of layers per stage, such as `15,13`."""
+
+    name = "N,N,..."
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        """Return the counts; refuse anything that is not whole numbers between commas."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(int(part) for part in str(value).split(","))
+        except ValueError:
+            self.fail(f"'{value}' is not a list of layer counts: write them as 15,13", param, ctx)
+
+
+def database_option(command: Command) -> Command:
+    """Add --db and pass a `Service` as `service`."""
+
+    def open_service(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Service:
+        return Service(path)
+
+    return click.option(
+        "--db",
+        "service",
+        type=click.Path(path_type=Path, dir_okay=False),
+        callback=open_service,
+        help=DATABASE_HELP,
+    )(command)
+
+
+def json_option(command: Command) -> Command:
+    """Add --json and pass it as `as_json`."""
+    return click.option(
+        "--json", "as_json", is_flag=True, help="Print one JSON document and nothing else."
+    )(command)
+
+
+def workload_options(*, required: bool = True) -> Callable[[Command], Command]:
+    """Add the workload options; `settings_from` gathers them."""
+
+    def decorate(command: Command) -> Command:
+        options = (
+            click.option(
+                "--model",
+                required=required,
+                help="Catalogue name such as llama3.2-3b, or path of a Hugging Face config.json.",
+            ),
+            click.option("--gpu", default="A100-SXM4-40GB", show_default=True, help="GPU name."),
+            click.option(
+                "--tp", type=int, default=1, show_default=True, help="Tensor-parallel degree."
+            ),
+            click.option(
+                "--cp", type=int, default=1, show_default=True, help="Context-parallel degree."
+            ),
+            click.option("--pp", type=int, default=1, show_default=True, help="Pipeline stages."),
+            click.option(
+                "--dp", type=int, default=1, show_default=True, help="Data-parallel degree."
+            ),
+            click.option(
+                "--microbatch-size",
+                type=int,
+                default=8,
+                show_default=True,
+                help="Sequences per microbatch.",
+            ),
+            click.option(
+                "--seq-len", type=int, default=4096, show_default=True, help="Tokens per sequence."
+            ),
+            click.option(
+                "--num-microbatches",
+                type=int,
+                default=8,
+                show_default=True,
+                help="Microbatches per iteration.",
+            ),
+            click.option(
+                "--stage-layers",
+                type=LayerCounts(),
+                help="Layers of each stage, as 15,13 (default: even, remainder on early stages).",
+            ),
+            click.option(
+                "--recompute",
+                type=click.Choice([choice.value for choice in Recompute]),
+                default=Recompute.FULL.value,
+                show_default=True,
+                help="Recompute activations in the backward.",
+            ),
+        )
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def settings_from(options: dict[str, Any]) -> WorkloadSettings:
+    """Take the workload options out of a command's keyword arguments."""
+    return WorkloadSettings(
+        model=options.pop("model"),
+        gpu=options.pop("gpu"),
+        tp=options.pop("tp"),
+        cp=options.pop("cp"),
+        pp=options.pop("pp"),
+        dp=options.pop("dp"),
+        microbatch_size=options.pop("microbatch_size"),
+        seq_len=options.pop("seq_len"),
+        num_microbatches=options.pop("num_microbatches"),
+        stage_layers=options.pop("stage_layers"),
+        recompute=Recompute(options.pop("recompute")),
+    )

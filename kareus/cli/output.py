@@ -1,0 +1,56 @@
+"""How the command line prints: one JSON document, aligned tables, progress on standard error."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from kareus.service import ProgressCallback, StudyProgress
+
+
+def print_json(document: object) -> None:
+    """Print one JSON document on standard output; a NaN in it is an error, never output."""
+    click.echo(json.dumps(document, allow_nan=False, default=str))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print an aligned table; numbers to the right, an unknown value as a dash."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for index, column in enumerate(columns):
+        numeric = any(isinstance(row[index], int | float) for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*("–" if cell is None else _text(cell) for cell in row))
+    Console(highlight=False).print(table)
+
+
+def _text(cell: object) -> str:
+    """Four significant digits for measured numbers, everything else as it is."""
+    return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
+
+
+@contextmanager
+def progress_bars() -> Iterator[ProgressCallback]:
+    """Show a bar per partition on standard error while the block runs."""
+    columns = (
+        TextColumn("{task.description:<16}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        tasks = {}
+
+        def show(progress: StudyProgress) -> None:
+            for partition in progress.partitions:
+                if partition.name not in tasks:
+                    tasks[partition.name] = bars.add_task(partition.name, total=partition.planned)
+                bars.update(
+                    tasks[partition.name], completed=partition.done, total=partition.planned
+                )
+
+        yield show

@@ -1,0 +1,1 @@
+"""A study from request to stored frontiers: measure, search, compose, solve, compare."""
