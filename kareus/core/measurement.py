@@ -49,11 +49,19 @@ class Measurement:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FailedMeasurement:
-    """A configuration that could not be measured, with the reason; it is stored, never dropped."""
+    """A configuration that could not be measured, with the reason; it is stored, never dropped.
+
+    Attributes:
+        partition: The partition's name.
+        configuration: What was asked for.
+        reason: Why there is no result, in one line.
+        repeat: Which measurement of the configuration it would have been.
+    """
 
     partition: str
     configuration: Configuration
     reason: str
+    repeat: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
