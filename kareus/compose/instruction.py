@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from kareus.compose.front import MAX_POINTS, UNION_THINNING, Front, add, hull, prune, single, thin
 from kareus.core.configuration import Configuration
 from kareus.core.measurement import PartitionOption
-from kareus.core.partition import Direction, Execution
+from kareus.core.partition import Execution
 from kareus.core.pipeline import InstructionRecipe
 from kareus.core.plan import InstructionOption
 from kareus.errors import MeasurementError
