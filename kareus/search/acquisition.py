@@ -1,0 +1,302 @@
+"""Which configurations to measure next: expected gain in hypervolume over posterior samples.
+
+Legend: s samples, m configurations, c clocks, k points of a front, padded; f rows of any kind.
+All hypervolumes are areas of (log time, log energy) below a sample's own reference point.
+
+A set of configurations is worth, in one sample, the share of that sample's exhaustive hypervolume
+that it covers: of the front in effective energy, of that in total energy, and, as partitions are
+combined at equal clock, of each clock's own front in effective energy. The worth is the mean over
+samples; a batch is filled greedily, each pick's sampled values joining the fronts. In two
+dimensions hypervolume is a sort and a sum, done here for all samples and configurations at once.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kareus.search.surrogate import PosteriorSamples
+
+FloatArray = NDArray[np.float64]
+IndexArray = NDArray[np.intp]
+BoolArray = NDArray[np.bool_]
+Stairs = tuple[FloatArray, FloatArray]
+
+# The reference lies this share of the front's extent beyond its worst point, and at least
+# `_LEAST_MARGIN` (in logs): the extents of a clock's own front may be a few per cent only.
+_MARGIN = 0.1
+_LEAST_MARGIN = 0.01
+# Weight of the fronts: effective, total, per clock.
+_WEIGHTS = (0.35, 0.3, 0.35)
+# Picks after the first recompute this many configurations: gains only shrink as fronts grow.
+_LAZY = 96
+
+
+def staircases(first: FloatArray, second: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return each row's points in ascending first objective with the least second one so far.
+
+    Args:
+        first: First objective, shape (f, k); +inf pads.
+        second: Second objective, shape (f, k); +inf pads.
+    """
+    order = np.argsort(first, axis=1, kind="stable")
+    ascending = np.take_along_axis(first, order, axis=1)
+    least = np.minimum.accumulate(np.take_along_axis(second, order, axis=1), axis=1)
+    return ascending, least
+
+
+def references(first: FloatArray, second: FloatArray) -> FloatArray:
+    """Return each row's nadir of the non-dominated points plus the margin, shape (f, 2)."""
+    best_first, best_second = first.min(axis=1), second.min(axis=1)
+    # Of several points equally good in one objective, the front holds the best in the other.
+    nadir_second = np.where(first <= best_first[:, None], second, np.inf).min(axis=1)
+    nadir_first = np.where(second <= best_second[:, None], first, np.inf).min(axis=1)
+    margin_first = np.maximum(_MARGIN * (nadir_first - best_first), _LEAST_MARGIN)
+    margin_second = np.maximum(_MARGIN * (nadir_second - best_second), _LEAST_MARGIN)
+    return np.stack([nadir_first + margin_first, nadir_second + margin_second], axis=1)
+
+
+def hypervolumes(first: FloatArray, second: FloatArray, reference: FloatArray) -> FloatArray:
+    """Return each row's hypervolume, shape (f,): a sort and a sum.
+
+    Args:
+        first: First objective, shape (f, k); +inf pads.
+        second: Second objective, shape (f, k).
+        reference: Shape (f, 2).
+    """
+    if first.shape[1] == 0:
+        return np.zeros(len(first))
+    limit_first, limit_second = reference[:, :1], reference[:, 1:]
+    ascending, least = staircases(first, second)
+    edges = np.minimum(np.hstack([ascending, limit_first]), limit_first)
+    height = np.maximum(limit_second - least, 0.0)
+    area: FloatArray = (np.diff(edges, axis=1) * height).sum(axis=1)
+    return area
+
+
+def improvements(
+    stairs: Stairs, reference: FloatArray, first: FloatArray, second: FloatArray
+) -> FloatArray:
+    """Return by how much each single point would raise the hypervolume of its front.
+
+    The area between the point and the staircase to its right: the sum over steps of (the step's
+    level - the point's second objective) where positive, times the step's width right of the point.
+
+    Args:
+        stairs: Fronts as `staircases` returns, each of shape (s, m or 1, k).
+        reference: Shape (s, m or 1, 2).
+        first: First objective of the points, shape (s, m).
+        second: Second objective of the points, shape (s, m).
+
+    Returns:
+        Shape (s, m).
+    """
+    limit_first, limit_second = reference[..., 0], reference[..., 1]
+    starts = np.minimum(stairs[0], limit_first[..., None])
+    levels = np.minimum(stairs[1], limit_second[..., None])
+    edges = np.concatenate([starts, limit_first[..., None]], axis=-1)
+    # Left of the first step the level is the reference itself.
+    gain: FloatArray = np.maximum(edges[..., 0] - first, 0.0) * np.maximum(
+        limit_second - second, 0.0
+    )
+    for step in range(starts.shape[-1]):
+        start, end = edges[..., step], edges[..., step + 1]
+        width = np.maximum(end - np.maximum(start, first), 0.0)
+        gain += width * np.maximum(levels[..., step] - second, 0.0)
+    return gain
+
+
+def compressed(first: FloatArray, second: FloatArray) -> Stairs:
+    """Return staircases without the points that do not lower them, padded with +inf at the end."""
+    if first.shape[1] == 0:
+        return first, second
+    lowers = np.ones(second.shape, dtype=bool)
+    lowers[:, 1:] = second[:, 1:] < second[:, :-1]
+    lowers &= np.isfinite(first)
+    width = int(lowers.sum(axis=1).max())
+    order = np.argsort(~lowers, axis=1, kind="stable")[:, :width]
+    kept = np.take_along_axis(lowers, order, axis=1)
+    return (
+        np.where(kept, np.take_along_axis(first, order, axis=1), np.inf),
+        np.where(kept, np.take_along_axis(second, order, axis=1), np.inf),
+    )
+
+
+class _Fronts:
+    """The fronts of one pair of objectives, in every sample, one per group of configurations.
+
+    Args:
+        first: First objective of all configurations, shape (s, m).
+        second: Second objective, shape (s, m).
+        groups: Group of each configuration, 0-based, shape (m,); all 0 for one front.
+        held: Configurations whose values the fronts hold from the start, shape (m,).
+        weight: Weight of these fronts' mean share.
+    """
+
+    def __init__(
+        self,
+        first: FloatArray,
+        second: FloatArray,
+        *,
+        groups: IndexArray,
+        held: BoolArray,
+        weight: float,
+    ) -> None:
+        self._first, self._second, self._groups = first, second, groups
+        num_groups = int(groups.max()) + 1
+        rows = [
+            (first[:, groups == group], second[:, groups == group], held[groups == group])
+            for group in range(num_groups)
+        ]
+        self._reference = np.stack([references(one, two) for one, two, _ in rows], axis=1)
+        exhaustive = np.stack(
+            [
+                hypervolumes(one, two, self._reference[:, group])
+                for group, (one, two, _) in enumerate(rows)
+            ],
+            axis=1,
+        )
+        self._factor = weight / num_groups / np.maximum(exhaustive, 1e-18)
+        self._stairs = _padded(
+            [compressed(*staircases(one[:, keep], two[:, keep])) for one, two, keep in rows]
+        )
+
+    def gains(self, columns: IndexArray) -> FloatArray:
+        """Return the weighted share each configuration would add, mean over samples."""
+        groups = self._groups[columns]
+        gain = improvements(
+            (self._stairs[0][:, groups], self._stairs[1][:, groups]),
+            self._reference[:, groups],
+            self._first[:, columns],
+            self._second[:, columns],
+        )
+        share: FloatArray = (gain * self._factor[:, groups]).mean(axis=0)
+        return share
+
+    def join(self, column: int) -> None:
+        """Let a configuration's sampled values join its front."""
+        group = self._groups[column]
+        stairs = compressed(
+            *staircases(
+                np.hstack([self._stairs[0][:, group], self._first[:, column, None]]),
+                np.hstack([self._stairs[1][:, group], self._second[:, column, None]]),
+            )
+        )
+        width = stairs[0].shape[1]
+        if width > self._stairs[0].shape[2]:
+            self._stairs = tuple(  # type: ignore[assignment]
+                np.concatenate([one, np.full((*one.shape[:2], 1), np.inf)], axis=2)
+                for one in self._stairs
+            )
+        for all_groups, own in zip(self._stairs, stairs, strict=True):
+            all_groups[:, group] = np.inf
+            all_groups[:, group, :width] = own
+
+
+def _padded(stairs: list[Stairs]) -> Stairs:
+    """Stack the staircases of the groups, shape (s, groups, k)."""
+    width = max(first.shape[1] for first, _ in stairs)
+    first, second = (
+        np.stack(
+            [
+                np.pad(
+                    one[objective],
+                    ((0, 0), (0, width - one[objective].shape[1])),
+                    constant_values=np.inf,
+                )
+                for one in stairs
+            ],
+            axis=1,
+        )
+        for objective in (0, 1)
+    )
+    return first, second
+
+
+class Acquisition:
+    """Greedy choice by expected gain.
+
+    Args:
+        samples: Joint posterior samples of all configurations.
+        clocks_mhz: Clock of each configuration, shape (m,).
+        measured: Which are measured, shape (m,).
+    """
+
+    def __init__(
+        self, samples: PosteriorSamples, *, clocks_mhz: IndexArray, measured: BoolArray
+    ) -> None:
+        self._measured = measured
+        single = np.zeros(len(measured), dtype=np.intp)
+        by_clock = np.unique(clocks_mhz, return_inverse=True)[1].astype(np.intp)
+        time = samples.log_time
+        self._fronts = [
+            _Fronts(time, energy, groups=groups, held=measured, weight=weight)
+            for energy, groups, weight in (
+                (samples.log_effective, single, _WEIGHTS[0]),
+                (samples.log_total, single, _WEIGHTS[1]),
+                (samples.log_effective, by_clock, _WEIGHTS[2]),
+            )
+        ]
+
+    def choose(self, num_configurations: int) -> tuple[tuple[int, float], ...]:
+        """Return the positions of the picks, best first, each with its expected gain in share.
+
+        Effects: the picks' values join the fronts, so a second call goes on after the first.
+        """
+        open_columns = np.flatnonzero(~self._measured)
+        bounds = self._gains(open_columns)
+        picks: list[tuple[int, float]] = []
+        while len(picks) < min(num_configurations, len(open_columns)):
+            if picks:
+                bounds = self._refreshed(open_columns, bounds)
+            best = int(np.argmax(bounds))
+            column = int(open_columns[best])
+            picks.append((column, float(bounds[best])))
+            for fronts in self._fronts:
+                fronts.join(column)
+            bounds[best] = -np.inf
+        self._measured = self._measured.copy()
+        self._measured[[column for column, _ in picks]] = True
+        return tuple(picks)
+
+    def _refreshed(self, columns: IndexArray, bounds: FloatArray) -> FloatArray:
+        """Recompute the highest bounds until one that is fresh is the highest."""
+        order = np.argsort(-bounds, kind="stable")
+        bounds = bounds.copy()
+        for start in range(0, len(order), _LAZY):
+            block = order[start : start + _LAZY]
+            block = block[np.isfinite(bounds[block])]
+            if len(block) == 0:
+                break
+            bounds[block] = self._gains(columns[block])
+            rest = order[start + _LAZY :]
+            if len(rest) == 0 or bounds[order[: start + _LAZY]].max() >= bounds[rest].max():
+                break
+        return bounds
+
+    def _gains(self, columns: IndexArray) -> FloatArray:
+        """Expected gain of each configuration alone, shape (len(columns),)."""
+        total = np.zeros(len(columns))
+        for fronts in self._fronts:
+            total += fronts.gains(columns)
+        return total
+
+
+def expected_regret(
+    samples: PosteriorSamples, *, clocks_mhz: IndexArray, measured: BoolArray
+) -> float:
+    """Return the relative cost that not knowing the rest is expected to have, per execution.
+
+    Mean over samples, clocks and weights between time and energy of: log cost of the best measured
+    configuration of that clock - that of the best of all. 0.01 means about 1 % of the
+    partition's time and effective energy; clocks with nothing measured count against the worst.
+    """
+    total = 0.0
+    clocks = np.unique(clocks_mhz)
+    for clock in clocks:
+        at_clock = clocks_mhz == clock
+        known = measured[at_clock]
+        for share in (0.0, 0.5, 1.0):
+            cost = (1.0 - share) * samples.log_time[:, at_clock]
+            cost = cost + share * samples.log_effective[:, at_clock]
+            reached = cost[:, known].min(axis=1) if known.any() else cost.max(axis=1)
+            total += float((reached - cost.min(axis=1)).mean())
+    return total / (3 * len(clocks))

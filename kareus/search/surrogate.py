@@ -1,0 +1,144 @@
+"""What is believed about every configuration of a partition after some measurements.
+
+Two Gaussian processes: on log time and on log(effective energy + shift). The effective energy is
+modelled rather than the total, because SMs and launch point act on energy almost only through time
+(total = A(clock) + P(clock) x time), so it varies little and smoothly. Being a difference of two
+measured values, its noise relative to itself is that of the total times E_total / E_effective; each
+point carries that level.
+
+Short partitions bound by their collective have an effective energy near zero, below zero where
+noise or an overstated static power makes it so. Then the shift, 0 otherwise, lifts all values to at
+least `_LEAST_SHARE` of the total energy before the logarithm and is taken off again after it; both
+are monotone, so no order of configurations changes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kareus.core.configuration import Configuration
+from kareus.core.measurement import PartitionOption
+from kareus.core.partition import Partition
+from kareus.search.gaussian import GaussianProcess
+from kareus.search.history import Averaged
+from kareus.search.space import Encoding
+
+FloatArray = NDArray[np.float64]
+
+_LEAST_SHARE = 0.05
+# Prior medians of the relative noise of a time and of a total energy measured over a window.
+_TIME_NOISE = 0.003
+_ENERGY_NOISE = 0.007
+
+
+class Prior(Protocol):
+    """What is known of a partition before it is measured (see `transfer`)."""
+
+    def columns(self, configurations: Sequence[Configuration], quantity: str) -> FloatArray:
+        """Return predictions up to scale and offset, shape (m, predictors).
+
+        Args:
+            configurations: The configurations.
+            quantity: `time` for log time, `energy` for log effective energy.
+        """
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PosteriorSamples:
+    """Joint samples of what is believed, one row per sample, one column per configuration.
+
+    Attributes:
+        log_time: Log seconds, shape (s, m).
+        log_effective: Log of (effective energy + shift), shape (s, m).
+        log_total: Log of (total energy + shift), shape (s, m).
+    """
+
+    log_time: FloatArray
+    log_effective: FloatArray
+    log_total: FloatArray
+
+
+class Surrogate:
+    """The two Gaussian processes of one partition, fitted to averaged measurements.
+
+    Args:
+        partition: The partition.
+        averaged: One mean per measured configuration, at least one.
+        static_power_w: Static power in watts.
+        prior: Measurements of other studies to start from; None without.
+    """
+
+    def __init__(
+        self,
+        partition: Partition,
+        averaged: Sequence[Averaged],
+        *,
+        static_power_w: float,
+        prior: Prior | None = None,
+    ) -> None:
+        self._encoding = Encoding.of(partition)
+        self._static_power_w = static_power_w
+        self._prior = prior
+        self._averaged = tuple(averaged)
+        time = np.array([one.time_s for one in averaged])
+        total = np.array([one.energy_j for one in averaged])
+        counts = np.array([one.num_measurements for one in averaged], dtype=np.float64)
+        effective = total - static_power_w * time
+        self._shift = float(max(0.0, np.max(_LEAST_SHARE * total - effective)))
+        lifted = effective + self._shift
+        self._time = self._process(np.log(time), 1.0 / np.sqrt(counts), _TIME_NOISE, "time")
+        self._energy = self._process(
+            np.log(lifted), total / lifted / np.sqrt(counts), _ENERGY_NOISE, "energy"
+        )
+
+    def options(self, configurations: Sequence[Configuration]) -> tuple[PartitionOption, ...]:
+        """Return the configurations with their posterior means (of the logs)."""
+        time = np.exp(self._time.mean(self._inputs(configurations, "time")))
+        lifted = np.exp(self._energy.mean(self._inputs(configurations, "energy")))
+        total = lifted - self._shift + self._static_power_w * time
+        return tuple(
+            PartitionOption(configuration=one, time_s=float(t), energy_j=float(e))
+            for one, t, e in zip(configurations, time, total, strict=True)
+        )
+
+    def means(self, configurations: Sequence[Configuration]) -> PosteriorSamples:
+        """Return the posterior means as a single row."""
+        return self._logs(
+            self._time.mean(self._inputs(configurations, "time"))[None, :],
+            self._energy.mean(self._inputs(configurations, "energy"))[None, :],
+        )
+
+    def sample(
+        self, configurations: Sequence[Configuration], num_samples: int, rng: np.random.Generator
+    ) -> PosteriorSamples:
+        """Return joint posterior samples at the configurations."""
+        return self._logs(
+            self._time.sample(self._inputs(configurations, "time"), num_samples, rng),
+            self._energy.sample(self._inputs(configurations, "energy"), num_samples, rng),
+        )
+
+    def _logs(self, log_time: FloatArray, log_effective: FloatArray) -> PosteriorSamples:
+        total = np.exp(log_effective) + self._static_power_w * np.exp(log_time)
+        return PosteriorSamples(
+            log_time=log_time, log_effective=log_effective, log_total=np.log(total)
+        )
+
+    def _process(
+        self, targets: FloatArray, levels: FloatArray, noise: float, quantity: str
+    ) -> GaussianProcess:
+        return GaussianProcess(
+            self._inputs([one.configuration for one in self._averaged], quantity),
+            targets,
+            noise_levels=levels,
+            noise_median=noise,
+        )
+
+    def _inputs(self, configurations: Sequence[Configuration], quantity: str) -> FloatArray:
+        """Encoded configurations, with one further column per donor."""
+        encoded = self._encoding.encode(configurations)
+        if self._prior is None:
+            return encoded
+        return np.hstack([encoded, self._prior.columns(configurations, quantity)])
