@@ -56,3 +56,7 @@ class StoreError(KareusError, RuntimeError):
 
 class JobError(KareusError, RuntimeError):
     """A background job failed, or was asked for a transition its state does not allow."""
+
+
+class CancelledError(KareusError, RuntimeError):
+    """The work was asked to stop and did; what it had finished is stored."""

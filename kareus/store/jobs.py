@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from kareus.errors import NotFoundError, StoreError
+from kareus.errors import JobError, NotFoundError, StoreError
 from kareus.store.records import (
     PROGRESS,
     JobRecord,
@@ -51,6 +51,7 @@ class JobTable:
 
         Raises:
             NotFoundError: There is no such study.
+            JobError: An unfinished job works on the study already.
         """
         job = new_id(kind, num_random=6)
         row = {
@@ -66,6 +67,14 @@ class JobTable:
         }
         try:
             with self._connections.writing() as db:
+                busy = db.execute(
+                    f"SELECT id FROM jobs WHERE study = ? AND state IN {_ACTIVE}", [study]
+                ).fetchone()
+                if busy is not None:
+                    raise JobError(
+                        f"study {study} is being worked on by job {busy[0]}: wait for it, or "
+                        f"cancel it with `kareus jobs cancel {busy[0]}`"
+                    )
                 db.table("jobs").insert(row)
         except sqlite3.IntegrityError as error:
             if "FOREIGN KEY" in str(error):
@@ -119,7 +128,7 @@ class JobTable:
             state: The new state; None keeps it.
             attempt: Only if this is the current attempt; None for any.
             columns: Further columns of the jobs table with their new values; `progress` as a
-                `Progress`.
+                `Progress`, `new_attempt` for the attempt.
 
         Returns:
             Whether the change was made.
@@ -129,6 +138,8 @@ class JobTable:
             changes["progress"] = PROGRESS.dump_json(progress).decode()
         if state is not None:
             changes["state"] = state.value
+        if "new_attempt" in changes:
+            changes["attempt"] = changes.pop("new_attempt")
         assignments = ", ".join(f"{column} = :{column}" for column in changes)
         states = ", ".join(f"'{allowed.value}'" for allowed in expected)
         with self._connections.writing() as db:
@@ -141,6 +152,34 @@ class JobTable:
             if changed and state not in (None, *_HOLDING):
                 db.execute("DELETE FROM leases WHERE job = ?", [job])
         return changed
+
+    def beat(
+        self, job: str, *, attempt: int, heartbeat_s: float, progress: Progress | None = None
+    ) -> JobState | None:
+        """Record a sign of life, and how far the job is if that is given.
+
+        Args:
+            job: The job's id.
+            attempt: The attempt that lives.
+            heartbeat_s: Seconds since the epoch.
+            progress: How far it is; None keeps what is stored.
+
+        Returns:
+            The job's state; None if it is finished for everybody else or a later attempt took
+            over: the caller has lost its right to work on it.
+        """
+        text = PROGRESS.dump_json(progress).decode() if progress is not None else None
+        with self._connections.writing() as db:
+            db.execute(
+                "UPDATE jobs SET heartbeat_s = :heartbeat, progress = ifnull(:progress, progress)"
+                f" WHERE id = :job AND attempt = :attempt AND state IN {_ACTIVE}",
+                {"heartbeat": heartbeat_s, "progress": text, "job": job, "attempt": attempt},
+            )
+            row = db.execute(
+                f"SELECT state FROM jobs WHERE id = ? AND attempt = ? AND state IN {_ACTIVE}",
+                [job, attempt],
+            ).fetchone()
+        return JobState(row[0]) if row is not None else None
 
     def take_leases(self, job: str, *, attempt: int) -> tuple[str, ...] | None:
         """Take all of a queued job's resources, or none, in the order of submission.
