@@ -20,7 +20,7 @@ class Model:
 
     Attributes:
         name: Catalogue name, or that of the configuration it was read from.
-        family: `llama`, `qwen3`, `mistral` or `gpt`.
+        family: `llama`, `mistral`, `qwen2`, `qwen3` or `gpt`.
         num_layers: Transformer blocks.
         hidden_size: Width of the residual stream.
         ffn_hidden_size: Width inside the MLP.

@@ -142,9 +142,9 @@ def check_workload(
     }
     recompute = _recompute(settings.recompute, findings)
     _check_batch(numbers, findings)
+    _check_nodes(gpu, numbers, findings)
     if model is not None:
         _check_tensor_parallel(model, numbers, findings)
-    _check_nodes(gpu, numbers, findings)
     stage_layers = _stage_layers(settings.stage_layers, model, numbers.get("pp"), findings)
 
     workload = None
@@ -285,7 +285,7 @@ def _check_batch(numbers: dict[str, int], findings: _Findings) -> None:
 def _check_tensor_parallel(model: Model, numbers: dict[str, int], findings: _Findings) -> None:
     """What tp must divide."""
     tp = numbers.get("tp")
-    if tp is None:
+    if tp is None or tp > MAX_TP:  # refused already, with the better reason
         return
     divided = {
         "attention heads": model.num_heads,

@@ -15,6 +15,7 @@ chip and board limit). The others are assumed to draw the A100's share of their 
 85 W / 400 W: nobody has published the measurement, so it is an assumption and marked as one.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -187,13 +188,45 @@ def nvlink_group_size(gpu: Gpu) -> int:
     return _NVLINK_GROUP.get(gpu.name, 8)
 
 
+# Names NVML gives where they are not the catalogue's with "NVIDIA " before it.
+_DEVICE_NAMES = {
+    "H100 80GB HBM3": "H100-SXM5-80GB",
+    "H200": "H200-SXM5-141GB",
+    "B200": "B200-SXM-180GB",
+}
+
+
 def load_gpu(name: str) -> Gpu:
-    """Return the GPU of a catalogue name, compared without case, hyphens and underscores.
+    """Return the GPU of a catalogue name, or of the name the driver gives to such a device.
+
+    Names are compared without case, hyphens and underscores.
 
     Raises:
         NotFoundError: If the catalogue has no such GPU; close matches are suggested.
     """
-    found = find(name, GPUS)
+    wanted = name.strip()
+    if wanted.lower().startswith("nvidia "):
+        wanted = wanted[len("nvidia ") :]
+    found = find(wanted, GPUS)
     if found is None:
-        raise NotFoundError(f"unknown GPU {name!r}: {suggestion(name, GPUS)}")
+        alias = find(wanted, _DEVICE_NAMES)
+        if alias is None:
+            shown = repr(name if len(name) <= 80 else name[:77] + "...")
+            raise NotFoundError(f"unknown GPU {shown}: {suggestion(wanted, GPUS)}")
+        found = _DEVICE_NAMES[alias]
     return GPUS[found]
+
+
+def adapt_to_device(gpu: Gpu, *, supported_clocks_mhz: Sequence[int], num_sms: int) -> Gpu:
+    """Return the GPU with the clocks and SMs of an actual device.
+
+    The catalogue's clock grid is kept where the device supports all of it; otherwise it is derived
+    from what the device supports.
+
+    Raises:
+        ConfigError: If the device lists no clock.
+    """
+    clocks_mhz = gpu.clocks_mhz
+    if not set(clocks_mhz) <= set(supported_clocks_mhz):
+        clocks_mhz = select_clocks_mhz(supported_clocks_mhz)
+    return dataclasses.replace(gpu, clocks_mhz=clocks_mhz, num_sms=num_sms)

@@ -119,6 +119,12 @@ def model_from_config(content: str | bytes, *, name: str, place: str) -> Model:
                 f"is no multiple of {family.heads} = {heads} and head_dim is not given",
             )
         head_dim = hidden // heads
+        if family.name != "gpt":
+            assumptions.append(
+                f"head_dim not given: taken as {family.hidden} / {family.heads} = {head_dim}"
+            )
+    if head_dim % 2 and family.name != "gpt":
+        reader.refuse("head_dim", head_dim, "is odd: rotary positions pair its elements")
     ffn = reader.optional(family.ffn, _LIMITS["ffn"]) if family.name == "gpt" else None
     if ffn is None and family.name == "gpt":
         ffn = 4 * hidden

@@ -120,23 +120,7 @@ def load_model(name_or_path: str) -> Model:
     name = find(name_or_path, CATALOGUE)
     if name is not None:
         return CATALOGUE[name]
-    try:
-        path = Path(name_or_path).expanduser()
-        if path.is_dir():
-            path = path / "config.json"
-        exists = path.is_file()
-    except (OSError, RuntimeError, ValueError):  # a name no path can have
-        exists = False
-    if not exists:
-        if name_or_path.endswith(".json") or name_or_path.startswith((".", "/", "~")):
-            raise NotFoundError(
-                f"no model configuration at {name_or_path!r}: give an existing config.json, "
-                f"a folder that holds one, or a catalogue name such as {_MODELS[1].name}"
-            )
-        raise NotFoundError(
-            f"unknown model {name_or_path!r}: {suggestion(name_or_path, CATALOGUE)} "
-            "(a path to a Hugging Face config.json works too)"
-        )
+    path = _config_path(name_or_path)
     try:
         with path.open("rb") as file:
             content = file.read(MAX_CONFIG_BYTES + 1)
@@ -144,6 +128,33 @@ def load_model(name_or_path: str) -> Model:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}): check it") from error
     name = path.resolve().parent.name if path.name == "config.json" else path.stem
     return model_from_config(content, name=name or path.stem, place=str(path))
+
+
+def _config_path(name_or_path: str) -> Path:
+    """The configuration file a path stands for; refused where there is none."""
+    shown = repr(name_or_path if len(name_or_path) <= 200 else name_or_path[:197] + "...")
+    try:
+        path = Path(name_or_path).expanduser()
+        if path.is_file():
+            return path
+        if path.is_dir():
+            if (path / "config.json").is_file():
+                return path / "config.json"
+            raise NotFoundError(f"no config.json in the folder {shown}: give a model's folder")
+    except (OSError, RuntimeError, ValueError) as error:  # a name no path can have, no permission
+        raise NotFoundError(
+            f"no readable model configuration at {shown} ({type(error).__name__}): "
+            f"give a config.json or a catalogue name such as {_MODELS[1].name}"
+        ) from error
+    if name_or_path.endswith(".json") or name_or_path.startswith((".", "/", "~")):
+        raise NotFoundError(
+            f"no model configuration at {shown}: give an existing config.json, "
+            f"a folder that holds one, or a catalogue name such as {_MODELS[1].name}"
+        )
+    raise NotFoundError(
+        f"unknown model {shown}: {suggestion(name_or_path, CATALOGUE)} "
+        "(a path to a Hugging Face config.json works too)"
+    )
 
 
 def load_model_from_text(text: str | bytes, name: str) -> Model:
