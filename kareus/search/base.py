@@ -125,10 +125,15 @@ class RandomSearch(BaseSearch):
     """Configurations drawn without replacement: the baseline every search must beat."""
 
     def _propose(self, room: int) -> tuple[Configuration, ...]:
-        pool = self._open()
         size = self._budget.initial if self.num_counted == 0 else self._budget.batch_size
-        size = min(size or self._budget.total, room, len(pool))
-        chosen: Sequence[int] = (
-            self._rng().choice(len(pool), size=size, replace=False) if size else []
-        )
-        return tuple(pool[place] for place in chosen)
+        return drawn(self._open(), min(size or self._budget.total, room), self._rng())
+
+
+def drawn(
+    pool: Sequence[Configuration], num_configurations: int, rng: np.random.Generator
+) -> tuple[Configuration, ...]:
+    """Return so many of the pool without replacement; all of it if it is smaller."""
+    if not pool:
+        return ()
+    places = rng.choice(len(pool), size=min(num_configurations, len(pool)), replace=False)
+    return tuple(pool[place] for place in places)

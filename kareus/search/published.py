@@ -16,7 +16,7 @@ from sklearn.ensemble import GradientBoostingRegressor
 
 from kareus.core.configuration import Configuration
 from kareus.search.acquisition import improvements, staircases
-from kareus.search.base import BaseSearch
+from kareus.search.base import BaseSearch, drawn
 from kareus.search.history import average
 from kareus.search.space import Encoding
 
@@ -35,7 +35,7 @@ class PublishedSearch(BaseSearch):
         pool, rng = self._open(), self._rng()
         if self.num_counted < self._budget.initial or len(self._history.measured()) < _LEAST_POINTS:
             size = max(self._budget.initial - self.num_counted, _LEAST_POINTS)
-            return _drawn(pool, min(size, room), rng)
+            return drawn(pool, min(size, room), rng)
         size = min(self._budget.batch_size or room, room, len(pool))
         if size == len(pool):
             return tuple(pool)
@@ -73,16 +73,6 @@ class PublishedSearch(BaseSearch):
             picks.extend(int(one) for one in fresh)
             taken[fresh] = True
         return tuple(pool[place] for place in picks)
-
-
-def _drawn(
-    pool: Sequence[Configuration], size: int, rng: np.random.Generator
-) -> tuple[Configuration, ...]:
-    """Draw without replacement."""
-    places: Sequence[int] = (
-        rng.choice(len(pool), size=min(size, len(pool)), replace=False) if pool else []
-    )
-    return tuple(pool[place] for place in places)
 
 
 def _trees(inputs: FloatArray, targets: FloatArray, seed: int) -> GradientBoostingRegressor:

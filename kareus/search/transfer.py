@@ -113,4 +113,7 @@ def _scaled(columns: Sequence[FloatArray]) -> FloatArray:
     """Centre and scale each donor's predictions, shape (m, donors)."""
     stacked = np.stack(columns, axis=1)
     deviation = stacked.std(axis=0)
-    return (stacked - stacked.mean(axis=0)) / np.where(deviation > 1e-12, deviation, 1.0)
+    scaled: FloatArray = (stacked - stacked.mean(axis=0)) / np.where(
+        deviation > 1e-12, deviation, 1.0
+    )
+    return scaled

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from kareus.core.configuration import Configuration
 from kareus.core.frontier import hypervolume, non_dominated
 from kareus.core.measurement import PartitionOption
-
 from tests.benchmarks.search_spaces import BenchSpace
 
 FloatArray = NDArray[np.float64]

@@ -1,9 +1,10 @@
 """Spaces to compare searches on: true values, and measurements of them with noise.
 
 `synthetic`: 18 clocks x 10 SM allocations x 4 launch points; a random instance per seed of the
-mechanism: a computation (part tensor-bound, part memory-bound) and a collective that slow each other
-down while both run, from the launch on; energy = A(clock) + P(clock) x time + what the collective's
-SMs draw. `sweep`: the recorded attention sweep, one clock, its repeats averaged as truth.
+mechanism: a computation (part tensor-bound, part memory-bound) and a collective that slow each
+other down while both run, from the launch on; SMs taken from the computation leave an uneven last
+wave, so every allocation has an irregular part; energy = A(clock) + P(clock) x time + what the
+collective's SMs draw. `sweep`: the recorded attention sweep, one clock, its repeats averaged as truth.
 `simulator-NAME`: partitions of a workload in the simulator, truth = the same without noise.
 """
 
@@ -150,6 +151,7 @@ def synthetic(
     extra_power_w = rng.uniform(10.0, 40.0)
     collective_power_w = rng.uniform(10.0, 30.0)
     top = max(partition.clocks_mhz)
+    waves = 1.0 + 0.005 * rng.standard_normal((slots, len(partition.sm_allocations)))
 
     def true_values(one: Configuration) -> tuple[float, float]:
         x = one.clock_mhz / top
@@ -160,6 +162,7 @@ def synthetic(
         speed = ((sms / knee_sms) ** -4 + 1.0) ** -0.25
         transfer = collective_s / speed * x**-kappa
         slower = 1.0 + slow_computation[slot] * speed + sm_share * sms / 30.0
+        slower *= waves[slot, partition.sm_allocations.index(int(sms))]
         transfer_beside = transfer * (1.0 + slow_collective[slot])
         left = (1.0 - before_launch[slot]) * work
         if left * slower < transfer_beside:
