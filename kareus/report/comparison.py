@@ -8,15 +8,46 @@ less is needed. Unknown (no plan meets the bound) is None, never 0.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from kareus.core.frontier import hypervolume, least_energy_within, least_time_within
-from kareus.core.plan import Method, Plan
+from kareus.core.plan import Method
 from kareus.errors import ConfigError, InfeasibleError
 from kareus.report import format as fmt
 
-Frontiers = Mapping[Method, Sequence[Plan]]
+
+class PlanPoint(Protocol):
+    """What a comparison needs of a plan: its figures. A plan without its choices will do."""
+
+    @property
+    def number(self) -> int:
+        """Index within its method's frontier."""
+
+    @property
+    def method(self) -> Method:
+        """The method that made it."""
+
+    @property
+    def iteration_time_s(self) -> float:
+        """Seconds."""
+
+    @property
+    def effective_energy_j(self) -> float:
+        """Dynamic energy, one GPU per stage."""
+
+    @property
+    def pipeline_energy_j(self) -> float:
+        """With the static energy, one GPU per stage."""
+
+    @property
+    def bound_j(self) -> float | None:
+        """Lower bound on the pipeline energy; None without one."""
+
+
+AnyPlan = TypeVar("AnyPlan", bound=PlanPoint)
+Frontiers = Mapping[Method, Sequence[PlanPoint]]
 
 METHOD_NAMES: Mapping[Method, str] = {
     Method.KAREUS: "Kareus",
@@ -53,10 +84,10 @@ class Difference:
     fastest_energy_pct: float
     frugal_energy_pct: float
     iso_time_energy_pct: float | None
-    iso_time_plan: Plan | None
+    iso_time_plan: PlanPoint | None
     iso_energy_time_pct: float | None
-    iso_energy_plan: Plan | None
-    dominated_by: Plan | None
+    iso_energy_plan: PlanPoint | None
+    dominated_by: PlanPoint | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,7 +163,7 @@ def hypervolumes(frontiers: Frontiers) -> dict[Method, float]:
     return {m: hypervolume(array, worst.tolist()) / box for m, array in points.items()}
 
 
-def difference(plan: Plan, baseline: Sequence[Plan]) -> Difference:
+def difference(plan: PlanPoint, baseline: Sequence[PlanPoint]) -> Difference:
     """Return what a plan gains against one baseline's frontier.
 
     Args:
@@ -163,7 +194,7 @@ def difference(plan: Plan, baseline: Sequence[Plan]) -> Difference:
     )
 
 
-def savings(plan: Plan, frontiers: Frontiers) -> dict[Method, Difference]:
+def savings(plan: PlanPoint, frontiers: Frontiers) -> dict[Method, Difference]:
     """Return the differences of a plan against every method that has plans, its own left out."""
     return {
         method: difference(plan, plans)
@@ -173,7 +204,7 @@ def savings(plan: Plan, frontiers: Frontiers) -> dict[Method, Difference]:
 
 
 def run_cost(
-    plan: Plan,
+    plan: PlanPoint,
     *,
     num_tokens: float,
     tokens_per_iteration: int,
@@ -216,7 +247,7 @@ def run_cost(
     )
 
 
-def headline(plan: Plan, frontiers: Frontiers) -> str:
+def headline(plan: PlanPoint, frontiers: Frontiers) -> str:
     """Return the sentence above the chart: what the plan buys, or that a baseline wins.
 
     Against Megatron-LM's plan first, then against Megatron-LM + Perseus at equal time and at equal
@@ -247,11 +278,11 @@ def headline(plan: Plan, frontiers: Frontiers) -> str:
 
 
 def choose_plan(
-    plans: Sequence[Plan],
+    plans: Sequence[AnyPlan],
     *,
     deadline_s: float | None = None,
     energy_budget_j: float | None = None,
-) -> Plan:
+) -> AnyPlan:
     """Return the plan that meets one bound best.
 
     Args:
@@ -287,7 +318,7 @@ def choose_plan(
     return plan
 
 
-def knee(plans: Sequence[Plan]) -> Plan:
+def knee(plans: Sequence[AnyPlan]) -> AnyPlan:
     """Return the plan furthest below the line from the fastest to the most frugal one.
 
     Both axes are scaled to [0, 1] over the frontier. With one or two plans, the fastest.
@@ -302,27 +333,27 @@ def knee(plans: Sequence[Plan]) -> Plan:
     return plans[int(np.argmin(scaled.sum(axis=1)))]
 
 
-def _points(plans: Sequence[Plan]) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+def _points(plans: Sequence[PlanPoint]) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
     """Return (time, pipeline energy) of the plans, shape (n, 2)."""
     return np.array(
         [(plan.iteration_time_s, plan.pipeline_energy_j) for plan in plans], dtype=np.float64
     ).reshape(-1, 2)
 
 
-def _fastest(plans: Sequence[Plan]) -> Plan | None:
+def _fastest(plans: Sequence[AnyPlan]) -> AnyPlan | None:
     """Return the fastest plan."""
     return min(
         plans, key=lambda plan: (plan.iteration_time_s, plan.pipeline_energy_j), default=None
     )
 
 
-def _least_energy(plans: Sequence[Plan], deadline_s: float) -> Plan | None:
+def _least_energy(plans: Sequence[AnyPlan], deadline_s: float) -> AnyPlan | None:
     """Return the least-energy plan not slower."""
     position = least_energy_within(_points(plans), deadline_s * (1 + _SAME))
     return None if position is None else plans[position]
 
 
-def _least_time(plans: Sequence[Plan], energy_j: float) -> Plan | None:
+def _least_time(plans: Sequence[AnyPlan], energy_j: float) -> AnyPlan | None:
     """Return the fastest plan not above the energy."""
     position = least_time_within(_points(plans), energy_j * (1 + _SAME))
     return None if position is None else plans[position]
@@ -334,7 +365,7 @@ def _reduction(value: float, baseline: float) -> float:
 
 
 def _iso_figures(
-    plans: Sequence[Plan], perseus: Sequence[Plan]
+    plans: Sequence[PlanPoint], perseus: Sequence[PlanPoint]
 ) -> tuple[float | None, float | None]:
     """Return the iso-time energy and the iso-energy time reduction against a frontier's ends."""
     fastest = _fastest(perseus)
@@ -353,7 +384,7 @@ def _iso_figures(
     )
 
 
-def _dominates(other: Plan, plan: Plan) -> bool:
+def _dominates(other: PlanPoint, plan: PlanPoint) -> bool:
     """Return whether the other is nowhere worse and visibly better in one."""
     time_pct = _reduction(other.iteration_time_s, plan.iteration_time_s)
     energy_pct = _reduction(other.pipeline_energy_j, plan.pipeline_energy_j)
@@ -387,7 +418,7 @@ def _against_perseus(found: Difference) -> str:
     return f"Against {name}: {', '.join(parts)}."
 
 
-def _baseline_wins(plan: Plan, winner: Plan) -> str:
+def _baseline_wins(plan: PlanPoint, winner: PlanPoint) -> str:
     """Return the sentence that tells the reader to keep a baseline."""
     time_pct = _reduction(winner.iteration_time_s, plan.iteration_time_s)
     energy_pct = _reduction(winner.pipeline_energy_j, plan.pipeline_energy_j)
