@@ -53,7 +53,7 @@ class Relaxation:
     ends: Ints
 
     def effective_energy_j(self, deadline_s: float) -> float:
-        """Return the least effective energy within a deadline, in joules (not below the fastest)."""
+        """Return the least effective energy within a deadline, in joules."""
         return float(np.interp(deadline_s, self.times_s[::-1], self.energies_j[::-1]))
 
     def bound_j(self, time_s: float, held_power_w: float) -> float:
@@ -169,9 +169,7 @@ class _Flow:
         problem = self._problem
         starts = np.zeros((len(deadlines), problem.num_nodes), dtype=np.int64)
         ends = np.zeros_like(starts)
-        limit = (
-            _UNLIMITED if math.isinf(price_limit_w) else math.ceil(price_limit_w / self._unit_w)
-        )
+        limit = _UNLIMITED if math.isinf(price_limit_w) else math.ceil(price_limit_w / self._unit_w)
         buffer = np.empty((4096, 2), dtype=np.int64)
         state = _RUNNING
         next_deadline = 0

@@ -142,7 +142,7 @@ def build_problem(
         kept_options.append(tuple(given[k] for k in kept))
         times.append(grid[kept])
         energies.append(energy[kept])
-        hulls.append(hull(grid[kept] * TIME_GRID_S, energy[kept]) + num_options)
+        hulls.append(hull(grid[kept].astype(np.float64), energy[kept]) + num_options)
         num_options += len(kept)
     node_of = np.empty(len(pipeline.instructions), dtype=np.int64)
     position = _nodes_by_depth(pipeline)
