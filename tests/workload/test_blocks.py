@@ -191,3 +191,20 @@ def test_the_head_works_on_the_padded_vocabulary():
         OperatorKind.LINEAR,
         OperatorKind.NORM,
     ]
+
+
+def test_bytes_of_one_small_part_by_hand():
+    # 2 sequences of 8 tokens on cp 2: 8 tokens here; widths on tp 2: q 1536, k and v 512 each.
+    shape = BlockShape(model=LLAMA, num_sequences=2, seq_len=8, tp=2, cp=2)
+    norm, qkv, rope, attention, projection = part_operators(Part.FWD_ATTN, shape)
+    assert norm.memory_bytes == 2 * 8 * 3072 * 5
+    assert qkv.memory_bytes == 2 * (8 * 3072 + 3072 * 2560 + 8 * 2560)
+    assert rope.memory_bytes == 2 * 8 * (2 * 2560 + 2 * 2048)
+    assert attention.memory_bytes == 2 * (8 * 1536 * 2 + 16 * 512 * 2)
+    assert projection.memory_bytes == 2 * (8 * 1536 + 1536 * 3072 + 8 * 3072)
+    norm, projection, attention, _, _ = part_operators(Part.BWD_ATTN, shape)
+    assert norm.memory_bytes == 2 * 8 * 3072 * 6
+    assert projection.memory_bytes == (
+        2 * (8 * 3072 + 1536 * 3072 + 8 * 1536) + 2 * 8 * (3072 + 1536) + 8 * 1536 * 3072
+    )
+    assert attention.memory_bytes == 2 * (8 * 1536 * 4 + 16 * 512 * 4)

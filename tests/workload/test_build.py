@@ -81,6 +81,7 @@ def test_the_emulated_70b_workload_passes():
         ({"tp": 5}, "tp", "does not divide the 24 attention heads"),
         ({"tp": 16}, "tp", "8 GPUs of a node"),
         ({"cp": 3, "tp": 2}, "cp", "multiple of 2 x cp = 6, such as 4098"),
+        ({"cp": 2, "tp": 4, "seq_len": 4098}, "cp", "multiple of 2 x cp = 4, such as 4100"),
         ({"pp": 29}, "pp", "exceeds the 28 layers"),
         ({"stage_layers": (15, 14)}, "stage_layers", "add up to 29"),
         ({"stage_layers": (28,)}, "stage_layers", "names 1 stages"),
