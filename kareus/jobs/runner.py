@@ -1,4 +1,4 @@
-"""Runs one job in the calling process: waits for its resources, runs its function, says how it ended.
+"""Runs one job in the calling process: waits for its resources, runs it, says how it ended.
 
 The same for a worker in the background and for a command in the foreground.
 """

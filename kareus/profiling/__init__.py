@@ -1,0 +1,1 @@
+"""Measuring on real GPUs, and replaying what was measured."""
