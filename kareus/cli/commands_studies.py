@@ -14,7 +14,7 @@ from kareus.core.plan import Method
 from kareus.service import Service, StudyRequest
 
 
-class MethodName(click.ParamType):
+class MethodName(click.ParamType[Method]):
     """A method's name; underscores and hyphens are the same."""
 
     name = "|".join(Method)

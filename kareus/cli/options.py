@@ -14,7 +14,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 DATABASE_HELP = "Database file (default: kareus.db in $KAREUS_HOME, else in runs/)."
 
 
-class LayerCounts(click.ParamType):
+class LayerCounts(click.ParamType[tuple[int, ...]]):
     """A comma-separated list of layers per stage, such as `15,13`."""
 
     name = "N,N,..."

@@ -6,10 +6,17 @@ from contextlib import contextmanager
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
-from kareus.service import ProgressCallback, StudyProgress
+from kareus import service
 
 
 def print_json(document: object) -> None:
@@ -34,7 +41,7 @@ def _text(cell: object) -> str:
 
 
 @contextmanager
-def progress_bars() -> Iterator[ProgressCallback]:
+def progress_bars() -> Iterator[service.ProgressCallback]:
     """Show a bar per partition on standard error while the block runs."""
     columns = (
         TextColumn("{task.description:<16}"),
@@ -43,9 +50,9 @@ def progress_bars() -> Iterator[ProgressCallback]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        tasks = {}
+        tasks: dict[str, TaskID] = {}
 
-        def show(progress: StudyProgress) -> None:
+        def show(progress: service.Progress) -> None:
             for partition in progress.partitions:
                 if partition.name not in tasks:
                     tasks[partition.name] = bars.add_task(partition.name, total=partition.planned)

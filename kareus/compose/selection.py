@@ -7,10 +7,13 @@ Multiply by the GPUs per stage for the job.
 import math
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import TypeVar
 
 from kareus.core.frontier import least_energy_within, least_time_within
-from kareus.core.plan import Plan
+from kareus.core.plan import PlanPoint
 from kareus.errors import ConfigError, InfeasibleError
+
+AnyPlan = TypeVar("AnyPlan", bound=PlanPoint)
 
 
 class Preference(StrEnum):
@@ -22,13 +25,13 @@ class Preference(StrEnum):
 
 
 def select_plan(
-    plans: Sequence[Plan],
+    plans: Sequence[AnyPlan],
     *,
     deadline_s: float | None = None,
     energy_budget_j: float | None = None,
     power_cap_w: float | None = None,
     preference: Preference | None = None,
-) -> Plan:
+) -> AnyPlan:
     """Return one plan of a frontier.
 
     Args:
@@ -57,7 +60,7 @@ def select_plan(
         for plan in plans
         if (deadline_s is None or plan.iteration_time_s <= deadline_s)
         and (energy_budget_j is None or plan.pipeline_energy_j <= energy_budget_j)
-        and (power_cap_w is None or plan.average_power_w <= power_cap_w)
+        and (power_cap_w is None or _power_w(plan) <= power_cap_w)
     ]
     if not within:
         raise InfeasibleError(_why_none(plans, deadline_s, energy_budget_j, power_cap_w))
@@ -97,7 +100,7 @@ def _knee(points: Sequence[tuple[float, float]]) -> int:
 
 
 def _why_none(
-    plans: Sequence[Plan],
+    plans: Sequence[PlanPoint],
     deadline_s: float | None,
     energy_budget_j: float | None,
     power_cap_w: float | None,
@@ -115,7 +118,7 @@ def _why_none(
             f"energy budget {energy_budget_j:.6g} J is out of reach: the most frugal plan needs "
             f"{least:.6g} J of pipeline energy; allow at least that"
         )
-    gentlest = min(plan.average_power_w for plan in plans)
+    gentlest = min(_power_w(plan) for plan in plans)
     if power_cap_w is not None and power_cap_w < gentlest:
         return (
             f"power cap {power_cap_w:.6g} W is out of reach: the plan of least average power draws "
@@ -134,5 +137,10 @@ def _why_none(
     return (
         f"{' and '.join(given)} clash: each can be met, but not together; within the deadline the "
         f"least energy is {min(plan.pipeline_energy_j for plan in in_time):.6g} J and the least "
-        f"average power {min(plan.average_power_w for plan in in_time):.6g} W"
+        f"average power {min(_power_w(plan) for plan in in_time):.6g} W"
     )
+
+
+def _power_w(plan: PlanPoint) -> float:
+    """Average power, one GPU per stage, summed over stages."""
+    return plan.pipeline_energy_j / plan.iteration_time_s

@@ -92,6 +92,10 @@ class MeasurementSource(Protocol):
     def kind(self) -> SourceKind:
         """Where its measurements come from."""
 
+    @property
+    def repeatable(self) -> bool:
+        """Whether a configuration can be measured again; a record holds what it holds."""
+
     def space(self, partition: Partition) -> tuple[Configuration, ...]:
         """Return the configurations of the partition this source can measure.
 

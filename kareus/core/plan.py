@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
 from kareus.core.configuration import Configuration
 from kareus.core.partition import Execution
@@ -34,6 +35,30 @@ class InstructionOption:
     time_s: float
     effective_energy_j: float
     configurations: tuple[tuple[str, Configuration], ...]
+
+
+class PlanPoint(Protocol):
+    """What choosing and comparing need of a plan: its figures. A plan without choices will do."""
+
+    @property
+    def number(self) -> int:
+        """Index within its method's frontier."""
+
+    @property
+    def method(self) -> Method:
+        """The method that made it."""
+
+    @property
+    def iteration_time_s(self) -> float:
+        """Seconds per iteration."""
+
+    @property
+    def effective_energy_j(self) -> float:
+        """Dynamic energy, one GPU per stage, summed over stages."""
+
+    @property
+    def pipeline_energy_j(self) -> float:
+        """With the static energy."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

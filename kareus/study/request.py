@@ -23,6 +23,7 @@ class StudyRequest:
         calibration: With the simulator: path of a calibration file; None for the GPU's own.
         transfer: Whether to start from what other studies measured on the same GPU.
         order: The pipeline order.
+        num_chunks: Model chunks per stage; above 1 with the interleaved order only.
     """
 
     settings: WorkloadSettings
@@ -36,3 +37,4 @@ class StudyRequest:
     calibration: str | None = None
     transfer: bool = False
     order: PipelineOrder = PipelineOrder.ONE_F_ONE_B
+    num_chunks: int = 1

@@ -1,0 +1,166 @@
+"""Before a study: catalogues, uploaded models, and what a request would mean."""
+
+import hashlib
+from pathlib import Path
+
+from kareus.core.measurement import SourceKind
+from kareus.core.partition import Partition
+from kareus.core.pipeline import build_pipeline
+from kareus.core.workload import Workload
+from kareus.errors import ConfigError, KareusError
+from kareus.search.budget import BudgetKind, minimum_measurements, parse_budget, partition_budget
+from kareus.search.loop import SearchKind
+from kareus.service.views import Assessment, Uncertainty
+from kareus.study.request import StudyRequest
+from kareus.study.sources import calibration_of
+from kareus.workload.build import Finding, Severity, check_workload
+from kareus.workload.memory import estimate_memory
+from kareus.workload.models import load_model_from_text
+from kareus.workload.partitions import build_partitions
+
+# Seconds per measurement: on a GPU settle, cool down, warm up and window (measuring one
+# configuration takes about 13 s); simulated, the search's own time (medians of whole studies on
+# two cores, see tests/benchmarks/bench_study.py).
+_MEASURED_S = 13.0
+_SIMULATED_S = 0.02
+
+
+def assess(request: StudyRequest) -> Assessment:
+    """Return what a request would mean; never raises for anything a person can enter."""
+    workload, findings = check_workload(request.settings)
+    found = [*findings, *_check_request(request, workload)]
+    if workload is None:
+        return Assessment(workload=None, findings=_in_order(found))
+    partitions = build_partitions(workload)
+    searched, beside = count_measurements(partitions, request.budget)
+    extrapolated, uncertainty = False, None
+    if request.source is SourceKind.SIMULATOR:
+        try:
+            extrapolated, uncertainty = trust(request, workload)
+        except KareusError as error:
+            found.append(_error("calibration", str(error)))
+    each_s = _MEASURED_S if request.source is SourceKind.MEASURED else _SIMULATED_S
+    return Assessment(
+        workload=workload,
+        findings=_in_order(found),
+        memory=estimate_memory(workload),
+        num_partitions=len(partitions),
+        num_measurements=searched,
+        num_baseline_measurements=beside,
+        estimated_s=None if searched is None else each_s * (searched + beside),
+        extrapolated=extrapolated,
+        uncertainty=uncertainty,
+    )
+
+
+def count_measurements(
+    partitions: dict[str, Partition], budget_text: str
+) -> tuple[int | None, int]:
+    """Return how many measurements the search would spend, and how many the baselines need.
+
+    The first is None where the budget is none.
+    """
+    beside = sum(len(partition.baseline_configurations()) for partition in partitions.values())
+    try:
+        budget = parse_budget(budget_text)
+    except ConfigError:
+        return None, beside
+    if budget.num_measurements is not None:
+        return budget.num_measurements, beside
+    return (
+        sum(
+            min(partition_budget(one, budget).total, len(one.space()))
+            for one in partitions.values()
+            if one.searched
+        ),
+        beside,
+    )
+
+
+def trust(request: StudyRequest, workload: Workload) -> tuple[bool, Uncertainty | None]:
+    """Return whether the simulator extrapolates for a request, and its assumed uncertainty."""
+    calibration = calibration_of(request, workload)
+    if not calibration.extrapolated:
+        return False, None
+    assumed = calibration.uncertainty
+    return True, Uncertainty(time=assumed.time, energy=assumed.energy)
+
+
+def add_model(folder: Path, file_name: str, text: str) -> str:
+    """Keep an uploaded Hugging Face configuration and return a name usable as `model`.
+
+    Args:
+        folder: Where uploaded configurations are kept.
+        file_name: As the user calls it.
+        text: Its content.
+
+    Raises:
+        ConfigError: It is no configuration of a model that can be planned for.
+    """
+    load_model_from_text(text, file_name)
+    stem = Path(file_name).stem or "model"
+    path = folder / f"{stem}-{hashlib.sha256(text.encode()).hexdigest()[:8]}" / "config.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def _check_request(request: StudyRequest, workload: Workload | None) -> list[Finding]:
+    """What is wrong with the request beside its workload."""
+    found: list[Finding] = []
+    try:
+        budget = parse_budget(request.budget)
+    except ConfigError as error:
+        found.append(_error("budget", str(error)))
+    else:
+        if budget.kind is BudgetKind.NUMBER and workload is not None:
+            least = minimum_measurements(build_partitions(workload).values())
+            assert budget.num_measurements is not None
+            if budget.num_measurements < least:
+                found.append(
+                    _error(
+                        "budget",
+                        f"a budget of {budget.num_measurements} measurements is below the {least} "
+                        f"of the initial designs: give at least {least}",
+                    )
+                )
+    if request.search not in list(SearchKind):
+        found.append(
+            _error("search", f"search {request.search!r} is unknown: use {', '.join(SearchKind)}")
+        )
+    if not isinstance(request.seed, int) or request.seed < 0:
+        found.append(_error("seed", f"seed {request.seed} is not a whole number of at least 0"))
+    if request.num_plans < 2:
+        found.append(
+            _error("num_plans", f"{request.num_plans} plans make no frontier: give 2 or more")
+        )
+    if request.source is SourceKind.REPLAY and request.measurements is None:
+        found.append(
+            _error(
+                "measurements",
+                "source replay needs recorded measurements: import some, or give their path",
+            )
+        )
+    if request.transfer and request.search != SearchKind.KAREUS.value:
+        found.append(_error("transfer", "starting from other studies needs search 'kareus'"))
+    if workload is not None:
+        try:
+            build_pipeline(
+                request.order,
+                workload.parallelism.pp,
+                workload.num_microbatches,
+                num_chunks=request.num_chunks,
+            )
+        except ConfigError as error:
+            found.append(_error("order", str(error)))
+    return found
+
+
+def _error(field: str, message: str) -> Finding:
+    return Finding(field=field, severity=Severity.ERROR, message=message)
+
+
+def _in_order(findings: list[Finding]) -> tuple[Finding, ...]:
+    """Errors first, then warnings, then notes."""
+    order = list(Severity)
+    return tuple(sorted(findings, key=lambda finding: order.index(finding.severity)))

@@ -1,0 +1,156 @@
+"""Run a study: measure and search, compose, solve, compare; everything ends up in the store."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from kareus.compose.baselines import compose_methods, solve_methods
+from kareus.core.pipeline import build_pipeline
+from kareus.core.plan import Method, Plan
+from kareus.core.workload import Workload
+from kareus.report.comparison import compare_frontiers
+from kareus.search.budget import parse_budget
+from kareus.search.loop import SearchKind
+from kareus.store import Phase, Progress, SearchRecord, Store
+from kareus.study.measuring import Measuring, Recorder
+from kareus.study.request import StudyRequest
+from kareus.study.sources import make_source
+from kareus.study.transfer import find_priors
+from kareus.workload.partitions import build_partitions, build_recipes
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class StudyContext(Protocol):
+    """What running a study needs from its surroundings; a job's context has it."""
+
+    @property
+    def store(self) -> Store:
+        """Where results are kept."""
+
+    @property
+    def progress(self) -> Callable[[Progress], None]:
+        """Takes how far the study is."""
+
+    def check(self) -> None:
+        """Raise where the study should stop."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StudyResult:
+    """What a finished study gives back.
+
+    Attributes:
+        study: Its id.
+        measurements: Results stored, baselines included.
+        compare: The comparison figures, as `kareus compare --json` prints them.
+    """
+
+    study: str
+    measurements: int
+    compare: dict[str, dict[str, object]]
+
+
+def run_study(
+    context: StudyContext, study: str, request: StudyRequest, workload: Workload
+) -> StudyResult:
+    """Run a study from where it stands to its stored frontiers.
+
+    Results that are stored already are not measured again, so that a study may be stopped anywhere
+    and ends exactly as if it had not been.
+
+    Args:
+        context: Store, progress and the question whether to stop.
+        study: The study's id.
+        request: What was asked for.
+        workload: The workload of its settings.
+
+    Raises:
+        KareusError: A part of it failed; what was measured is kept.
+    """
+    store = context.store
+    partitions = build_partitions(workload)
+    recipes = build_recipes(workload)
+    static_power_w = workload.gpu.static_power_w
+    recorder = Recorder(
+        store,
+        study,
+        make_source(request, workload, partitions, store),
+        seed=request.seed,
+        check=context.check,
+    )
+    priors, notes = find_priors(store, study, request, workload, partitions)
+    measuring = Measuring(
+        recorder,
+        partitions,
+        recipes,
+        num_microbatches=workload.num_microbatches,
+        budget=parse_budget(request.budget),
+        search=SearchKind(request.search),
+        seed=request.seed,
+        static_power_w=static_power_w,
+        priors=priors,
+        store=store,
+        study=study,
+        progress=context.progress,
+    )
+    options = measuring.run()
+    notes += measuring.notes
+    store.save_options(study, options)
+    last = measuring.last_progress
+    _LOGGER.info("study %s: %d results, composing", study, recorder.num_results)
+    context.check()
+    context.progress(_in_phase(last, Phase.COMPOSING))
+    composed = compose_methods(recipes, partitions, options, static_power_w=static_power_w)
+    notes += composed.notes.sentences()
+    notes += (f"{method} is left out: {why}" for method, why in composed.unavailable.items())
+    pipeline = build_pipeline(
+        request.order,
+        workload.parallelism.pp,
+        workload.num_microbatches,
+        num_chunks=request.num_chunks,
+    )
+    context.progress(_in_phase(last, Phase.SOLVING))
+    frontiers = solve_methods(
+        pipeline, composed, static_power_w=static_power_w, num_plans=request.num_plans
+    )
+    compare = _save(store, study, frontiers, notes)
+    for search in store.searches(study):
+        store.save_search(
+            study,
+            SearchRecord(
+                partition=search.partition,
+                state="done",
+                planned=search.done,
+                done=search.done,
+                hypervolume=search.hypervolume,
+            ),
+        )
+    context.progress(_in_phase(last, Phase.FINISHED))
+    _LOGGER.info("study %s: done", study)
+    return StudyResult(study=study, measurements=recorder.num_results, compare=compare)
+
+
+def _save(
+    store: Store, study: str, frontiers: Mapping[Method, tuple[Plan, ...]], notes: list[str]
+) -> dict[str, dict[str, object]]:
+    """Store the frontiers, and the comparison as the study's summary."""
+    for method, plans in frontiers.items():
+        store.save_frontier(study, method, plans)
+    compare = compare_frontiers(frontiers)
+    stored = store.study(study).notes
+    added = [note for note in dict.fromkeys(notes) if note not in stored]
+    store.describe_study(study, summary=compare, notes=[*stored, *added])
+    return compare
+
+
+def _in_phase(progress: Progress, phase: Phase) -> Progress:
+    """The same counts in another phase, with nothing left to measure."""
+    return Progress(
+        phase=phase,
+        done=progress.done,
+        planned=progress.done,
+        partitions=progress.partitions,
+        seconds_left=None,
+    )
