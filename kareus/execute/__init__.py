@@ -1,0 +1,14 @@
+"""The execution engine in torch: what is profiled is what trains.
+
+A transformer block runs as the partitions of a plan: the computation of one nanobatch, with the
+other's collective launched at a chosen point and on a chosen number of SMs.
+
+- `block`, `dropout`, `sequence`: operators, weights, masks and the context-parallel layout
+- `vocabulary`: embedding, head and loss, with the vocabulary split over the tensor-parallel ranks
+- `parallel`: groups, collectives, one process group per SM allocation
+- `subgraph`, `units`: the parts of a block as slots, forward and backward
+- `nanobatch`: runs a unit beside the pending collective
+- `engine`: a stage's blocks as one autograd function
+- `settings`, `trace`: what an instruction is told, and what was seen to happen
+- `stage`, `partition_runner`: what training and profiling call
+"""
