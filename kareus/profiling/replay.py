@@ -161,6 +161,11 @@ class ReplaySource:
         """Return `replay`."""
         return SourceKind.REPLAY
 
+    @property
+    def repeatable(self) -> bool:
+        """Return False: a record holds what it holds."""
+        return False
+
     def space(self, partition: Partition) -> tuple[Configuration, ...]:
         """Return the configurations of the partition that were recorded, sorted."""
         return tuple(
