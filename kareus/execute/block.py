@@ -116,7 +116,7 @@ class WeightSpec:
         """Return a rank's part of the full weight (pieces stacked by rows)."""
         if self.shard_dim is None or tp == 1:
             return full
-        pieces = full.split([piece[0] for piece in self.pieces])
+        pieces = torch.split_with_sizes(full, [piece[0] for piece in self.pieces])
         return torch.cat([piece.chunk(tp, self.shard_dim)[rank] for piece in pieces])
 
 
@@ -212,7 +212,8 @@ def split_heads(
     b, s, _ = qkv.shape
     n, m, d = shape.num_heads, shape.num_kv_heads, shape.model.head_dim
     q, k, v = (
-        part.view(b, s, -1, d).transpose(1, 2) for part in qkv.split([n * d, m * d, m * d], dim=-1)
+        part.view(b, s, -1, d).transpose(1, 2)
+        for part in torch.split_with_sizes(qkv, [n * d, m * d, m * d], dim=-1)
     )
     if q_norm is not None and k_norm is not None:
         q, k = norm(q, q_norm, eps=shape.norm_eps), norm(k, k_norm, eps=shape.norm_eps)

@@ -146,7 +146,9 @@ class BlockStack(nn.Module):
             record=torch.is_grad_enabled(),
             training=self.training,
         )
-        output: Tensor = _StackFunction.apply(hidden, call, *parameters)
+        output: Tensor = _StackFunction.apply(  # type: ignore[no-untyped-call]
+            hidden, call, *parameters
+        )
         return output
 
     def _check_groups(self) -> None:

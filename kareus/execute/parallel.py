@@ -115,9 +115,11 @@ class Communicator:
             case CollectiveKind.ALL_REDUCE:
                 work = dist.all_reduce(source, self._reduction, group, async_op)
             case CollectiveKind.ALL_GATHER:
-                work = _all_gather(destination, source, group, async_op)
+                work = _all_gather(destination.view(-1), source.view(-1), group, async_op)
             case CollectiveKind.REDUCE_SCATTER:
-                work = _reduce_scatter(destination, source, self._reduction, group, async_op)
+                work = _reduce_scatter(
+                    destination.view(-1), source.view(-1), self._reduction, group, async_op
+                )
         return work
 
     def reduce_now(

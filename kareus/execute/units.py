@@ -127,8 +127,8 @@ class Unit:
         layer: Layer of the stage.
         state: The nanobatch.
         recompute: Whether it recomputes a forward inside a backward.
-        slots: What its slots do, in the order of `layout.slots`. Each calls the witness, if there is
-            one, when it starts.
+        slots: What its slots do, in the order of `layout.slots`; each calls the witness, if
+            given, when it starts.
         finish: Returns the collective due after it; None where its group is a single rank.
     """
 
