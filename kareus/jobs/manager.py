@@ -127,15 +127,17 @@ class JobManager:
             raise JobError(f"job {job} is {record.state}: there is nothing to cancel")
         if record.pid is None:
             # Not started yet: its worker will find it cancelled and leave.
-            changed = self._store.change_job(
-                job,
-                expected=[JobState.QUEUED],
-                attempt=record.attempt,
-                state=JobState.CANCELLED,
-                finished_at=now(),
-            )
+            with self._store.transaction():
+                changed = self._store.change_job(
+                    job,
+                    expected=[JobState.QUEUED],
+                    attempt=record.attempt,
+                    state=JobState.CANCELLED,
+                    finished_at=now(),
+                )
+                if changed:
+                    self._set_study(record, StudyState.CANCELLED)
             if changed:
-                self._set_study(record, StudyState.CANCELLED)
                 return self._store.job(job)
         record = states.change(self._store, job, JobState.CANCELLING, attempt=record.attempt)
         if worker_alive(record) and record.pid not in (None, os.getpid()):
@@ -162,28 +164,32 @@ class JobManager:
             hint = "it is finished" if record.state is JobState.DONE else "cancel it first"
             raise JobError(f"job {job} is {record.state} and cannot be resumed: {hint}")
         self._check_kind(record.kind)
-        busy = [other.id for other in self._store.jobs(study=record.study, active=True)]
-        if record.study is not None and busy:
-            raise JobError(f"study {record.study} is being worked on by job {busy[0]}")
         # Nothing of the earlier attempt may still measure beside the new one.
         end_job_processes(job, grace_s=1.0)
-        record = states.change(
-            self._store,
-            job,
-            JobState.QUEUED,
-            attempt=record.attempt,
-            new_attempt=record.attempt + 1,
-            pid=None,
-            process_created_s=None,
-            host=None,
-            heartbeat_s=None,
-            error=None,
-            traceback=None,
-            started_at=None,
-            finished_at=None,
-            log_path=record.log_path or str(path.parent / "logs" / f"{job}.log"),
-        )
-        self._set_study(record, StudyState.QUEUED)
+        with self._store.transaction():
+            busy = [other.id for other in self._store.jobs(study=record.study, active=True)]
+            if record.study is not None and busy:
+                raise JobError(
+                    f"study {record.study} is being worked on by job {busy[0]}: wait for it, or "
+                    f"cancel it with `kareus jobs cancel {busy[0]}`"
+                )
+            record = states.change(
+                self._store,
+                job,
+                JobState.QUEUED,
+                attempt=record.attempt,
+                new_attempt=record.attempt + 1,
+                pid=None,
+                process_created_s=None,
+                host=None,
+                heartbeat_s=None,
+                error=None,
+                traceback=None,
+                started_at=None,
+                finished_at=None,
+                log_path=record.log_path or str(path.parent / "logs" / f"{job}.log"),
+            )
+            self._set_study(record, StudyState.QUEUED)
         return self._start(record)
 
     def list_jobs(self, *, study: str | None = None, active: bool = False) -> tuple[JobRecord, ...]:

@@ -47,24 +47,23 @@ def reap(store: Store, *, stale_s: float = STALE_S) -> tuple[JobRecord, ...]:
             state = JobState.CANCELLED
         elif job.heartbeat_s is None and job.pid is not None:
             state = JobState.FAILED
-        if not store.change_job(
-            job.id,
-            expected=[job.state],
-            attempt=job.attempt,
-            state=state,
-            error=reason if state is not JobState.CANCELLED else None,
-            finished_at=now(),
-        ):
-            continue
-        if job.study is not None:
-            store.set_study_state(
-                job.study,
-                StudyState(state.value),
-                error=reason if state is not JobState.CANCELLED else None,
+        error = reason if state is not JobState.CANCELLED else None
+        with store.transaction():
+            changed = store.change_job(
+                job.id,
+                expected=[job.state],
+                attempt=job.attempt,
+                state=state,
+                error=error,
+                finished_at=now(),
             )
+            if changed and job.study is not None:
+                store.set_study_state(job.study, StudyState(state.value), error=error)
+        if not changed:
+            continue
         if job.host == this_host():
             end_job_processes(job.id, grace_s=_ORPHAN_GRACE_S)
-        _LOGGER.warning("job %s: %s", job.id, reason)
+        _LOGGER.info("job %s: %s", job.id, reason)
         marked.append(store.job(job.id))
     return tuple(marked)
 

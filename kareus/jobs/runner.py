@@ -82,8 +82,9 @@ def run_job(
         heartbeat.start()
         try:
             _wait_for_resources(store, record, heartbeat, progress)
-            states.change(store, job, JobState.RUNNING, attempt=attempt, started_at=now())
-            _set_study(store, record, StudyState.RUNNING)
+            with store.transaction():
+                states.change(store, job, JobState.RUNNING, attempt=attempt, started_at=now())
+                _set_study(store, record, StudyState.RUNNING)
             _LOGGER.info("job %s (%s), attempt %d, started", job, record.kind, attempt)
             result = function(context)
         except BaseException as error:
@@ -150,20 +151,22 @@ def _wait_for_resources(
 
 def finish(store: Store, record: JobRecord, state: JobState, error: BaseException | None) -> None:
     """Set the final state of a job and of its study, if the attempt still has the right to."""
-    failed = state is JobState.FAILED and error is not None
-    changed = store.change_job(
-        record.id,
-        expected=states.ACTIVE,
-        state=state,
-        attempt=record.attempt,
-        error=one_line(error) if failed and error is not None else None,
-        traceback="".join(traceback.format_exception(error)) if failed else None,
-        finished_at=now(),
-    )
-    if not changed:
-        return
-    _set_study(store, record, _STUDY_STATES[state], one_line(error) if failed and error else None)
-    _LOGGER.info("job %s is %s", record.id, state.value)
+    failed = error if state is JobState.FAILED else None
+    message = one_line(failed) if failed is not None else None
+    with store.transaction():
+        changed = store.change_job(
+            record.id,
+            expected=states.ACTIVE,
+            state=state,
+            attempt=record.attempt,
+            error=message,
+            traceback="".join(traceback.format_exception(failed)) if failed is not None else None,
+            finished_at=now(),
+        )
+        if changed:
+            _set_study(store, record, _STUDY_STATES[state], message)
+    if changed:
+        _LOGGER.info("job %s is %s", record.id, state.value)
 
 
 def _set_study(

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from kareus.errors import CancelledError
 from kareus.jobs import kinds, logs
-from kareus.jobs.runner import finish, run_job
+from kareus.jobs.context import JobContext
+from kareus.jobs.runner import finish, one_line, run_job
 from kareus.store import JobState, Store
 
 _LOGGER = logging.getLogger("kareus.jobs.worker")
@@ -36,6 +37,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if record.log_path is not None:
         logs.configure(Path(record.log_path), job=record.id, study=record.study)
 
+    def run_kind(context: JobContext) -> object:
+        """Run the kind's function; one that cannot be loaded is the job's failure, too."""
+        try:
+            return kinds.resolve(record.kind, options.kinds)(context)
+        except CancelledError:
+            raise
+        except Exception as error:
+            # Before the state changes: whoever sees the job failed finds the reason in the log.
+            level = logging.INFO if context.should_cancel() else logging.ERROR
+            _LOGGER.log(level, "job %s: %s", context.job, one_line(error), exc_info=error)
+            raise
+
     def overdue() -> None:
         """Give up on a function that does not stop: end the process, keeping the store right."""
         finish(store, record, JobState.CANCELLED, None)
@@ -45,15 +58,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run_job(
             store,
             options.job,
-            # Resolved inside, so that a kind that cannot be loaded is the job's failure.
-            lambda context: kinds.resolve(record.kind, options.kinds)(context),
+            run_kind,
             attempt=options.attempt,
             on_overdue=overdue,
         )
     except CancelledError:
         return 3
     except Exception as error:
-        _LOGGER.error("job %s failed", options.job, exc_info=error)
+        _LOGGER.warning("the worker ends: %s", one_line(error))
         return 1
     finally:
         store.close()

@@ -1,6 +1,8 @@
 """The store: one object for everything that is kept, opened on one database file."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -48,6 +50,15 @@ class Store(StudyTable, MeasurementTable, FrontierTable, DatasetTable, JobTable)
     def path(self) -> Path | None:
         """The database file; None in memory."""
         return self._connections.path
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Make everything done inside one transaction of this thread: all of it or nothing.
+
+        Keep it short: other writers wait meanwhile.
+        """
+        with self._connections.writing():
+            yield
 
     def close(self) -> None:
         """Close this thread's connection; using the store again opens a new one."""
