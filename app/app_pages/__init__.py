@@ -1,0 +1,1 @@
+"""The pages' scripts; `app.navigation` lists them."""

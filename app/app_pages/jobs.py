@@ -1,0 +1,265 @@
+"""Jobs: what runs in the background, how far it is, and how to stop or continue it.
+
+The work is done by a detached process; this page only reads its state. One fragment polls while a
+job is under way and stops when all have ended.
+"""
+
+from collections.abc import Sequence
+
+import pandas as pd
+import streamlit as st
+
+from app import navigation, url
+from app.backend import service
+from app.components.example import offer_first_study
+from app.components.frame import escape, guarded, show_error
+from app.components.marks import state_mark
+from app.components.tables import table_height
+from app.wording import age, count
+from kareus.errors import KareusError, NotFoundError
+from kareus.report.format import DASH, THIN_SPACE, duration
+from kareus.service import JobView
+
+_TABLE = "jobs_table"
+_POLL_S = 1.0
+_PHASES = {
+    "measuring": "Measuring",
+    "composing": "Composing instructions from the partitions",
+    "solving": "Planning iterations",
+    "done": "Finished",
+}
+
+
+def show() -> None:
+    """Draw the page."""
+    url.enter(url.JOB, url.STUDY)
+    jobs = service().jobs()
+    if not jobs:
+        st.subheader("No jobs yet: a study runs as one")
+        offer_first_study()
+        return
+    polling = any(not job.finished for job in jobs)
+    st.fragment(guarded(_draw), run_every=_POLL_S if polling else None)(polling)
+
+
+def _draw(polling: bool) -> None:
+    """Draw everything that changes; the only thing on the page that is redrawn by itself."""
+    jobs = service().jobs()
+    if polling and all(job.finished for job in jobs):
+        st.rerun()  # the whole page once more, this time without polling
+    try:
+        job = _chosen(jobs)
+    except NotFoundError as error:
+        show_error(error)
+        url.put(url.JOB, None)
+        job = jobs[0]
+    _draw_head(job)
+    _draw_partitions(job)
+    if len(jobs) > 1:
+        _draw_table(jobs, job)
+    _draw_log(job)
+
+
+def _chosen(jobs: Sequence[JobView]) -> JobView:
+    """The job the URL names; without one, that of the study it names, or the newest."""
+    wanted = url.get(url.JOB)
+    if wanted is not None:
+        return next((job for job in jobs if job.job == wanted), None) or service().job(wanted)
+    study = url.get(url.STUDY)
+    job = next((job for job in jobs if job.study == study), jobs[0])
+    url.put(url.JOB, job.job)
+    return job
+
+
+def _draw_head(job: JobView) -> None:
+    """State in a sentence, a bar, and what can be done."""
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.subheader(_sentence(job), width="stretch")
+        if job.state == "done" and job.study is not None:
+            if st.button(
+                "See the frontier",
+                type="primary",
+                icon=navigation.FRONTIER.icon,
+                key="see_frontier",
+            ):
+                url.choose_study(job.study)
+                st.switch_page(navigation.FRONTIER.path, query_params={url.STUDY: job.study})
+        elif job.resumable:
+            st.button(
+                "Resume",
+                type="primary",
+                icon=":material/resume:",
+                key="resume",
+                help="Goes on where it stopped: nothing is measured twice.",
+                on_click=_act,
+                args=("resume", job.job),
+            )
+        elif not job.finished:
+            st.button(
+                "Cancel",
+                icon=":material/stop_circle:",
+                key="cancel",
+                help="Stops the job and its children. What was measured is kept.",
+                on_click=_act,
+                args=("cancel", job.job),
+            )
+    st.progress(_share(job))
+    with st.container(horizontal=True, vertical_alignment="center"):
+        state_mark(job.state)
+        st.caption(_facts(job), width="content")
+    failure = st.session_state.pop("job_failure", None)
+    if failure is not None:
+        st.error(escape(failure), icon=":material/error:")
+    if job.error:
+        st.error(escape(job.error), icon=":material/error:")
+
+
+def _act(action: str, job: str) -> None:
+    """Cancel or resume, and keep what went wrong for the next drawing."""
+    try:
+        if action == "cancel":
+            service().cancel_job(job)
+        else:
+            service().resume_job(job)
+    except KareusError as error:
+        st.session_state["job_failure"] = str(error)
+
+
+def _share(job: JobView) -> float:
+    """How much of the measuring is done, from 0 to 1."""
+    if job.state == "done":
+        return 1.0
+    return min(1.0, job.measurements / job.planned) if job.planned else 0.0
+
+
+def _sentence(job: JobView) -> str:
+    """The page's answer."""
+    if job.state == "done":
+        return f"Finished after {count(job.measurements)} measurements"
+    if job.finished:
+        return (
+            f"{str(job.state).capitalize()} after {count(job.measurements)} of "
+            f"{count(job.planned)} measurements"
+        )
+    if job.state == "queued":
+        return job.message or "Waiting for a job before it"
+    phase = _PHASES.get(str(job.phase), str(job.phase).capitalize())
+    if job.phase != "measuring":
+        return phase
+    left = "" if job.seconds_left is None else f", about {duration(job.seconds_left)} left"
+    return f"{phase}: {count(job.measurements)} of {count(job.planned)}{left}"
+
+
+def _facts(job: JobView) -> str:
+    """Which study, since when, by which process."""
+    facts = [f"job {job.job}"] if job.study is None else [f"study {job.study}", f"job {job.job}"]
+    if job.started is not None:
+        facts.append(f"started {age(job.started)}")
+    if job.pid is not None and not job.finished:
+        facts.append(f"process {job.pid}")
+    return escape(" · ".join(facts))
+
+
+def _draw_partitions(job: JobView) -> None:
+    """Partitions as rows: done, hypervolume, rate, time left."""
+    if not job.partitions:
+        st.dataframe(pd.DataFrame({"Partition": []}), height=72)
+        return
+    frame = pd.DataFrame(
+        {
+            "partition": [partition.name for partition in job.partitions],
+            "share": [
+                100 * partition.done / partition.planned if partition.planned else 0.0
+                for partition in job.partitions
+            ],
+            "measurements": [
+                f"{count(partition.done)} of {count(partition.planned)}"
+                for partition in job.partitions
+            ],
+            "hypervolume": [list(partition.hypervolume) for partition in job.partitions],
+            "rate": [
+                _rate(partition.planned - partition.done, partition.seconds_left)
+                for partition in job.partitions
+            ],
+            "left": [
+                DASH if partition.done >= partition.planned else duration(partition.seconds_left)
+                for partition in job.partitions
+            ],
+        }
+    )
+    st.dataframe(
+        frame,
+        key="job_partitions",
+        hide_index=True,
+        height=table_height(len(frame), at_most=11),
+        column_config={
+            "partition": st.column_config.TextColumn("Partition", width="medium"),
+            "share": st.column_config.ProgressColumn(
+                "Done", min_value=0.0, max_value=100.0, format="%.0f %%", width="medium"
+            ),
+            "measurements": st.column_config.TextColumn("Measurements", alignment="right"),
+            "hypervolume": st.column_config.LineChartColumn(
+                "Best hypervolume",
+                width="medium",
+                help="How much of the time-energy plane the best points cover, batch by batch.",
+            ),
+            "rate": st.column_config.TextColumn("Rate", alignment="right"),
+            "left": st.column_config.TextColumn("Time left", alignment="right"),
+        },
+    )
+
+
+def _rate(remaining: int, seconds_left: float | None) -> str:
+    """Measurements per second; a dash before there is a rate."""
+    if not seconds_left or remaining <= 0:
+        return DASH
+    return f"{remaining / seconds_left:.3g}{THIN_SPACE}/s"
+
+
+def _draw_table(jobs: Sequence[JobView], chosen: JobView) -> None:
+    """All jobs, one row each with a bar; a click opens one."""
+    st.markdown("**All jobs**")
+    position = next((i for i, job in enumerate(jobs) if job.job == chosen.job), 0)
+    st.dataframe(
+        pd.DataFrame(
+            {
+                "job": [job.job for job in jobs],
+                "study": [job.study for job in jobs],
+                "state": [str(job.state) for job in jobs],
+                "share": [100 * _share(job) for job in jobs],
+                "started": [DASH if job.started is None else age(job.started) for job in jobs],
+            }
+        ),
+        key=_TABLE,
+        height=table_height(len(jobs), at_most=5),
+        hide_index=True,
+        on_select=lambda: _open(jobs),
+        selection_mode="single-row-required",
+        selection_default={"selection": {"rows": [position]}},
+        column_config={
+            "job": st.column_config.TextColumn("Job"),
+            "study": st.column_config.TextColumn("Study", width="medium"),
+            "state": st.column_config.TextColumn("State"),
+            "share": st.column_config.ProgressColumn(
+                "Measured", min_value=0.0, max_value=100.0, format="%.0f %%", width="medium"
+            ),
+            "started": st.column_config.TextColumn("Started", alignment="right"),
+        },
+    )
+
+
+def _open(jobs: Sequence[JobView]) -> None:
+    """Open the job of the selected row."""
+    rows = st.session_state[_TABLE]["selection"]["rows"]
+    if rows and rows[0] < len(jobs):
+        url.put(url.JOB, jobs[rows[0]].job)
+
+
+def _draw_log(job: JobView) -> None:
+    """The log, read only while it is shown."""
+    if st.toggle("Show log", key="show_log"):
+        text = service().job_log(job.job, last=200)
+        st.code(text or "The job has written nothing yet.", language=None, height=240)
+
+
+guarded(show)()

@@ -1,0 +1,76 @@
+"""The dashboard's only way to the service, and the few reads worth keeping.
+
+Every cached value is the same for all users, keyed by the study and its state, and bounded; nothing
+that belongs to one user is in here.
+"""
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from kareus.core.measurement import Measurement
+from kareus.core.plan import Method, Plan
+from kareus.core.timeline import TimelineRow
+from kareus.service import (
+    DoctorCheck,
+    PartitionProgress,
+    PlanSummary,
+    Service,
+    StudyDetail,
+    StudySummary,
+)
+
+
+def service() -> Service:
+    """Return a service; cheap, and never shared between threads."""
+    return Service()
+
+
+def study_summaries() -> list[StudySummary]:
+    """Return the studies, newest first."""
+    return service().studies()
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def study_detail(study: str, state: str) -> StudyDetail:  # noqa: ARG001 the state is part of the key
+    """Return everything about a study in that state."""
+    return service().study(study)
+
+
+@st.cache_data(max_entries=32, show_spinner=False)
+def plan_summaries(study: str, state: str) -> dict[Method, Sequence[PlanSummary]]:  # noqa: ARG001
+    """Return every method's frontier, fastest plan first; methods without plans are left out."""
+    frontiers: dict[Method, list[PlanSummary]] = {}
+    for summary in service().plan_summaries(study):
+        frontiers.setdefault(summary.method, []).append(summary)
+    return {method: frontiers[method] for method in Method if method in frontiers}
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def plan(study: str, state: str, method: Method, number: int) -> Plan:  # noqa: ARG001
+    """Return a plan with its choices."""
+    return service().plan(study, method, number)
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def timeline(study: str, state: str, method: Method, number: int) -> tuple[TimelineRow, ...]:  # noqa: ARG001
+    """Return a plan's timeline."""
+    return service().timeline(study, method, number)
+
+
+@st.cache_data(max_entries=32, show_spinner=False)
+def measurements(study: str, partition: str, count: int) -> list[Measurement]:  # noqa: ARG001
+    """Return a partition's measurements; `count`, how many there are, is part of the key."""
+    return service().measurements(study, partition)
+
+
+@st.cache_data(max_entries=32, show_spinner=False)
+def partitions(study: str, state: str) -> list[PartitionProgress]:  # noqa: ARG001
+    """Return the searched partitions of a study."""
+    return service().partitions(study)
+
+
+@st.cache_data(max_entries=1, ttl="30s", show_spinner=False)
+def doctor() -> list[DoctorCheck]:
+    """Return what this machine can do, at most half a minute old."""
+    return service().doctor()

@@ -1,0 +1,82 @@
+"""The line at the head of a study's pages: which study, where its numbers come from."""
+
+import streamlit as st
+
+from app import navigation, url
+from app.backend import study_summaries
+from app.components.example import offer_first_study
+from app.components.marks import source_mark
+from kareus.errors import NotFoundError
+from kareus.service import StudySummary
+
+_KEY = "study_choice"
+
+
+def choose_study(*, needs_plans: bool = True) -> StudySummary | None:
+    """Draw the study's line and return the study the URL names, or the newest finished one.
+
+    Args:
+        needs_plans: Whether an unfinished study has nothing to show here.
+
+    Returns:
+        None where there is nothing to show yet; what to do about it has been drawn.
+
+    Raises:
+        NotFoundError: If the URL names a study that does not exist.
+    """
+    studies = study_summaries()
+    if not studies:
+        offer_first_study()
+        return None
+    by_id = {study.id: study for study in studies}
+    wanted = url.get(url.STUDY)
+    if wanted is None:
+        wanted = next((study.id for study in studies if study.state == "done"), studies[0].id)
+    elif wanted not in by_id:
+        wanted = next((study.id for study in studies if study.name == wanted), wanted)
+        if wanted not in by_id:
+            url.put(url.STUDY, None)
+            raise NotFoundError(
+                f"there is no study {wanted!r} here: choose one on the Studies page"
+            )
+    url.choose_study(wanted)
+    st.session_state[_KEY] = wanted
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.selectbox(
+            "Study",
+            list(by_id),
+            key=_KEY,
+            format_func=lambda study: by_id[study].name,
+            on_change=_apply_choice,
+            label_visibility="collapsed",
+            width=360,
+        )
+        study = by_id[wanted]
+        source_mark(study.source, extrapolated=study.extrapolated)
+        st.caption(study.workload_line, width="content")
+    if needs_plans and study.state != "done":
+        _lead_to_job(study)
+        return None
+    return study
+
+
+def _apply_choice() -> None:
+    url.choose_study(st.session_state[_KEY])
+
+
+def _lead_to_job(study: StudySummary) -> None:
+    """Say that the study has no plans yet, and where to go."""
+    with st.container(
+        border=True, height=240, horizontal_alignment="center", vertical_alignment="center"
+    ):
+        st.subheader(f"This study is {study.state}", text_alignment="center")
+        st.markdown(
+            "Its plans appear here when it has finished.", text_alignment="center", width=480
+        )
+        if study.job is not None:
+            st.page_link(
+                navigation.JOBS.path,
+                label="Watch its job",
+                icon=navigation.JOBS.icon,
+                query_params={url.JOB: study.job, url.STUDY: study.id},
+            )

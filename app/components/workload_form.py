@@ -1,0 +1,351 @@
+"""The form of a new study: three columns of fields, each with a place for what is to say about it.
+
+Numbers are text fields that report while typing; what was typed goes to the service as it is, so
+that the words beside a field are the same as the command line's.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from app.backend import doctor, service
+from app.components.example import EXAMPLE, EXAMPLE_SETTINGS
+from app.components.frame import escape
+from app.wording import count, in_words
+from kareus.core.measurement import SourceKind
+from kareus.core.workload import Recompute
+from kareus.errors import KareusError
+from kareus.report.format import THIN_SPACE, clock
+from kareus.service import Finding, Severity, StudyRequest, WorkloadSettings
+
+Slots = Mapping[str, DeltaGenerator]
+
+_PREFIX = "form_"
+UPLOADED = "uploaded_models"
+DATASET = "last_dataset"
+_DEGREES = {
+    "tp": ("Tensor (tp)", "GPUs that share every matrix; at most the 8 of a node."),
+    "cp": ("Context (cp)", "GPUs that share a sequence."),
+    "pp": ("Pipeline (pp)", "Stages the layers are divided over."),
+    "dp": ("Data (dp)", "Replicas of the whole pipeline."),
+}
+_BATCH = {
+    "microbatch_size": ("Microbatch size", "Sequences per microbatch; even, as it is halved."),
+    "num_microbatches": ("Microbatches", "Per iteration and pipeline."),
+    "seq_len": ("Sequence length", "Tokens per sequence."),
+}
+_SOURCES = {
+    SourceKind.SIMULATOR: "Simulator",
+    SourceKind.MEASURED: "Measured",
+    SourceKind.REPLAY: "Recorded",
+}
+_BUDGETS = {
+    "published": "Published",
+    "fast": "Fast",
+    "exhaustive": "Exhaustive",
+    "number": "A number",
+}
+_BUDGET_HELP = {
+    "published": "As many measurements per partition as the published method takes.",
+    "fast": "A tenth of each partition's space, 24 to 72 measurements.",
+    "exhaustive": "Every configuration of every partition.",
+    "number": "So many measurements for the whole study.",
+}
+_RECOMPUTE = {Recompute.FULL: "Full", Recompute.NONE: "None"}
+
+
+def draw() -> Slots:
+    """Draw the fields.
+
+    Returns:
+        Per field of `WorkloadSettings` and `StudyRequest`, the place beneath it for findings.
+    """
+    slots: dict[str, DeltaGenerator] = {}
+    first, second, third = st.columns(3, gap="medium")
+    with first:
+        _draw_model_and_gpu(slots)
+    with second:
+        _draw_parallelism(slots)
+    with third:
+        _draw_source_and_budget(slots)
+    return slots
+
+
+def request() -> StudyRequest:
+    """Return what the fields say, not checked yet."""
+    budget = _get("budget", "published")
+    source = SourceKind(_get("source", SourceKind.SIMULATOR))
+    return StudyRequest(
+        settings=WorkloadSettings(
+            model=_get("model", EXAMPLE_SETTINGS.model),
+            gpu=_get("gpu", EXAMPLE_SETTINGS.gpu),
+            stage_layers=_stage_layers(_get("stage_layers", "")),  # type: ignore[arg-type]
+            recompute=Recompute(_get("recompute", Recompute.FULL)),
+            **{name: _typed(name) for name in (*_DEGREES, *_BATCH)},
+        ),
+        source=source,
+        budget=_get("num_measurements", "").strip() if budget == "number" else budget,
+        seed=_seed(),
+        name=_get("name", "").strip() or None,
+        measurements=_get("measurements", "").strip() or None
+        if source is SourceKind.REPLAY
+        else None,
+    )
+
+
+def draw_findings(slots: Slots, findings: Iterable[Finding]) -> None:
+    """Draw errors and warnings beneath their field; of one field, errors alone if there are any."""
+    by_field: dict[str, list[Finding]] = {}
+    for finding in findings:
+        if finding.severity is not Severity.NOTE:
+            place = finding.field if finding.field in slots else "other"
+            by_field.setdefault(place, []).append(finding)
+    for name, found in by_field.items():
+        errors = [finding for finding in found if finding.severity is Severity.ERROR]
+        with slots[name]:
+            for finding in errors or found:
+                _draw_finding(finding)
+    _draw_source_reason(slots)
+
+
+def draw_notes(findings: Iterable[Finding]) -> None:
+    """Draw what is assumed; it stands apart from the fields, as nothing has to be done about it."""
+    for finding in findings:
+        if finding.severity is Severity.NOTE:
+            _draw_finding(finding)
+
+
+def blocking_reason(findings: Iterable[Finding]) -> str | None:
+    """Return why the study cannot start, in one line; None if it can."""
+    for finding in findings:
+        if finding.severity is Severity.ERROR:
+            return escape(in_words(finding.message))
+    source = SourceKind(_get("source", SourceKind.SIMULATOR))
+    if source is SourceKind.MEASURED and (lack := missing_for_measuring()):
+        return f"Measuring is not possible on this machine: {escape(lack)}"
+    if source is SourceKind.REPLAY and not _get("measurements", "").strip():
+        return "Name the recorded measurements, or import them first."
+    return None
+
+
+def missing_for_measuring() -> str | None:
+    """Return the first thing this machine lacks for measuring; None if nothing."""
+    for check in doctor():
+        if check.state == "missing":
+            return f"{check.name}: {check.found}" + (f" ({check.remedy})" if check.remedy else "")
+    return None
+
+
+def _draw_model_and_gpu(slots: dict[str, DeltaGenerator]) -> None:
+    """What is trained, and on what."""
+    api = service()
+    uploaded: list[str] = st.session_state.setdefault(UPLOADED, [])
+    st.selectbox(
+        "Model", [*uploaded, *api.model_names()], **_initial("model", EXAMPLE_SETTINGS.model)
+    )
+    try:
+        model = api.model(_get("model", EXAMPLE_SETTINGS.model))
+        st.caption(
+            f"{model.num_layers} layers, hidden {count(model.hidden_size)}, "
+            f"{model.num_heads} heads, {model.num_kv_heads} KV heads"
+        )
+    except KareusError:
+        st.caption("")  # the finding below says it
+    slots["model"] = st.container(gap="xsmall")
+    with st.popover("Use your own config.json", icon=":material/upload_file:", width="stretch"):
+        _draw_upload(uploaded)
+    st.selectbox("GPU", list(api.gpu_names()), **_initial("gpu", EXAMPLE_SETTINGS.gpu))
+    try:
+        gpu = api.gpu(_get("gpu", EXAMPLE_SETTINGS.gpu))
+        st.caption(
+            f"{gpu.num_sms} SMs, {gpu.clocks_mhz[0]} to {clock(gpu.clocks_mhz[-1])}, "
+            f"{gpu.static_power_w:g}{THIN_SPACE}W static"
+        )
+    except KareusError:
+        st.caption("")
+    slots["gpu"] = st.container(gap="xsmall")
+    st.segmented_control(
+        "Recompute activations",
+        list(_RECOMPUTE),
+        format_func=_RECOMPUTE.__getitem__,
+        required=True,
+        wrap=True,
+        help="Full: the backward instruction computes its forward again, which saves memory.",
+        **_initial("recompute", EXAMPLE_SETTINGS.recompute),
+    )
+    slots["recompute"] = st.container(gap="xsmall")
+
+
+def _draw_upload(uploaded: list[str]) -> None:
+    """Take a Hugging Face configuration; its content is checked here, whatever its name."""
+    file = st.file_uploader("Hugging Face config.json", type="json", key="config_upload")
+    if file is None:
+        st.caption("Dense Llama, Qwen3, Mistral and GPT families are supported.")
+        return
+    try:
+        text = file.getvalue().decode("utf-8-sig")
+    except UnicodeDecodeError:
+        st.error(escape(f"{file.name} is not text in UTF-8: give a config.json"))
+        return
+    try:
+        name = service().add_model(file.name, text)
+    except KareusError as error:
+        st.error(escape(str(error)))
+        return
+    if name not in uploaded:
+        uploaded.insert(0, name)
+        st.session_state["model_to_choose"] = name
+        st.rerun()
+    st.success(f"{escape(name)} can be chosen as model.", icon=":material/check_circle:")
+
+
+def _draw_parallelism(slots: dict[str, DeltaGenerator]) -> None:
+    """Degrees, batch, layers per stage."""
+    for names in (("tp", "cp"), ("pp", "dp")):
+        for column, name in zip(st.columns(2, gap="small"), names, strict=True):
+            label, text = _DEGREES[name]
+            column.text_input(
+                label, live=True, help=text, **_initial(name, str(getattr(EXAMPLE_SETTINGS, name)))
+            )
+        for name in names:
+            slots[name] = st.container(gap="xsmall")
+    for column, name in zip(
+        st.columns(2, gap="small"), ("microbatch_size", "num_microbatches"), strict=True
+    ):
+        label, text = _BATCH[name]
+        column.text_input(
+            label, live=True, help=text, **_initial(name, str(getattr(EXAMPLE_SETTINGS, name)))
+        )
+    slots["microbatch_size"] = st.container(gap="xsmall")
+    slots["num_microbatches"] = st.container(gap="xsmall")
+    left, right = st.columns(2, gap="small")
+    label, text = _BATCH["seq_len"]
+    left.text_input(
+        label, live=True, help=text, **_initial("seq_len", str(EXAMPLE_SETTINGS.seq_len))
+    )
+    right.text_input(
+        "Layers per stage",
+        live=True,
+        placeholder="even split",
+        help="Such as 15,13. Empty: an even split, the remainder on the early stages.",
+        **_initial("stage_layers", ""),
+    )
+    slots["seq_len"] = st.container(gap="xsmall")
+    slots["stage_layers"] = st.container(gap="xsmall")
+
+
+def _draw_source_and_budget(slots: dict[str, DeltaGenerator]) -> None:
+    """Where measurements come from, and how many."""
+    st.segmented_control(
+        "Measurements from",
+        list(_SOURCES),
+        format_func=_SOURCES.__getitem__,
+        required=True,
+        wrap=True,
+        **_initial("source", EXAMPLE.source),
+    )
+    slots["source"] = st.container(gap="xsmall")
+    if _get("source", EXAMPLE.source) == SourceKind.REPLAY:
+        st.text_input(
+            "Recorded measurements",
+            live=True,
+            help="The id of imported measurements (Machine page), or a path on the server.",
+            **_initial("measurements", st.session_state.get(DATASET, "")),
+        )
+    slots["measurements"] = st.container(gap="xsmall")
+    st.segmented_control(
+        "Measuring budget",
+        list(_BUDGETS),
+        format_func=_BUDGETS.__getitem__,
+        required=True,
+        wrap=True,
+        **_initial("budget", EXAMPLE.budget),
+    )
+    budget = _get("budget", EXAMPLE.budget)
+    if budget == "number":
+        st.text_input("Measurements in all", live=True, **_initial("num_measurements", "500"))
+    else:
+        st.caption(_BUDGET_HELP[budget])
+    slots["budget"] = st.container(gap="xsmall")
+    left, right = st.columns([1, 2], gap="small")
+    left.text_input(
+        "Seed",
+        live=True,
+        help="The same seed gives the same study.",
+        **_initial("seed", str(EXAMPLE.seed)),
+    )
+    right.text_input("Name", placeholder="from the workload", **_initial("name", ""))
+    slots["seed"] = st.container(gap="xsmall")
+    slots["name"] = st.container(gap="xsmall")
+    slots["other"] = st.container(gap="xsmall")
+
+
+def _draw_source_reason(slots: Slots) -> None:
+    """With the measured source: what this machine can do, and what it lacks."""
+    if _get("source", EXAMPLE.source) != SourceKind.MEASURED:
+        return
+    with slots["source"]:
+        for check in doctor():
+            icon, color = _CHECK_MARKS.get(check.state, _CHECK_MARKS["warning"])
+            remedy = f" {check.remedy}" if check.remedy and check.state != "ok" else ""
+            st.caption(f":{color}[{icon}] **{escape(check.name)}**: {escape(check.found + remedy)}")
+
+
+_CHECK_MARKS = {
+    "ok": (":material/check_circle:", "green"),
+    "warning": (":material/warning:", "orange"),
+    "missing": (":material/cancel:", "red"),
+}
+_FINDING_MARKS = {
+    Severity.ERROR: (":material/error:", "red"),
+    Severity.WARNING: (":material/warning:", "orange"),
+    Severity.NOTE: (":material/info:", "gray"),
+}
+
+
+def _draw_finding(finding: Finding) -> None:
+    icon, color = _FINDING_MARKS[finding.severity]
+    st.caption(f":{color}[{icon} {escape(in_words(finding.message))}]")
+
+
+def _initial(name: str, value: object) -> dict[str, Any]:
+    """Key of a field whose first value is set before it is drawn; it outlives a page switch."""
+    key = _PREFIX + name
+    chosen = st.session_state.pop("model_to_choose", None) if name == "model" else None
+    if chosen is not None:
+        st.session_state[key] = chosen
+    st.session_state.setdefault(key, value)
+    return {"key": key, "persist_state": "session"}
+
+
+def _get(name: str, default: str) -> str:
+    """A field's value."""
+    value = st.session_state.get(_PREFIX + name)
+    return default if value is None else value
+
+
+def _typed(name: str) -> int:
+    """What was typed as a number if it is one, else the text, for the service to judge."""
+    text = _get(name, str(getattr(EXAMPLE_SETTINGS, name))).strip()
+    try:
+        return int(text)
+    except ValueError:
+        return text  # type: ignore[return-value]
+
+
+def _seed() -> int:
+    text = _get("seed", "0").strip()
+    try:
+        return int(text)
+    except ValueError:
+        return text  # type: ignore[return-value]
+
+
+def _stage_layers(text: str) -> object:
+    """The layers per stage as numbers where they are some; None for an even split."""
+    if not text.strip():
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    return tuple(int(part) if part.isascii() and part.isdigit() else part for part in parts)

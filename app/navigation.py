@@ -1,0 +1,59 @@
+"""The pages, in the order of the navigation. A new page is a file and a line here."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import streamlit as st
+from streamlit.navigation.page import Page
+
+_FOLDER = Path(__file__).parent / "app_pages"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PageEntry:
+    """A page of the dashboard.
+
+    Attributes:
+        file: Name of its file in `app_pages/`, without the ending.
+        title: What the navigation and the browser's tab say.
+        icon: Material symbol.
+    """
+
+    file: str
+    title: str
+    icon: str
+
+    @property
+    def path(self) -> Path:
+        """Where its script lies."""
+        return _FOLDER / f"{self.file}.py"
+
+    @property
+    def url_path(self) -> str:
+        """Its place in the URL."""
+        return self.file.replace("_", "-")
+
+
+STUDIES = PageEntry(file="studies", title="Studies", icon=":material/science:")
+NEW_STUDY = PageEntry(file="new_study", title="New study", icon=":material/add_circle:")
+JOBS = PageEntry(file="jobs", title="Jobs", icon=":material/pending_actions:")
+FRONTIER = PageEntry(file="frontier", title="Frontier", icon=":material/show_chart:")
+PLAN = PageEntry(file="plan", title="Plan", icon=":material/view_timeline:")
+PARTITIONS = PageEntry(file="partitions", title="Partitions", icon=":material/scatter_plot:")
+MACHINE = PageEntry(file="machine", title="Machine", icon=":material/memory:")
+PAGES = (STUDIES, NEW_STUDY, JOBS, FRONTIER, PLAN, PARTITIONS, MACHINE)
+
+
+def as_streamlit_pages(entries: Iterable[PageEntry]) -> list[Page]:
+    """Return the pages as `st.navigation` takes them; the first is the default."""
+    return [
+        st.Page(
+            entry.path,
+            title=entry.title,
+            icon=entry.icon,
+            url_path=entry.url_path,
+            default=position == 0,
+        )
+        for position, entry in enumerate(entries)
+    ]
