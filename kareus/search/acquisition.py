@@ -217,18 +217,24 @@ class Acquisition:
     Args:
         samples: Joint posterior samples of all configurations.
         clocks_mhz: Clock of each configuration, shape (m,).
-        measured: Which are measured, shape (m,).
+        held: Which the fronts hold from the start, shape (m,).
+        factor: Share of each configuration's gain that counts, shape (m,); 0 bars it.
     """
 
     def __init__(
-        self, samples: PosteriorSamples, *, clocks_mhz: IndexArray, measured: BoolArray
+        self,
+        samples: PosteriorSamples,
+        *,
+        clocks_mhz: IndexArray,
+        held: BoolArray,
+        factor: FloatArray,
     ) -> None:
-        self._measured = measured
-        single = np.zeros(len(measured), dtype=np.intp)
+        self._columns: IndexArray = np.flatnonzero(factor > 0)
+        self._factor = factor
+        single = np.zeros(len(held), dtype=np.intp)
         by_clock = np.unique(clocks_mhz, return_inverse=True)[1].astype(np.intp)
-        time = samples.log_time
         self._fronts = [
-            _Fronts(time, energy, groups=groups, held=measured, weight=weight)
+            _Fronts(samples.log_time, energy, groups=groups, held=held, weight=weight)
             for energy, groups, weight in (
                 (samples.log_effective, single, _WEIGHTS[0]),
                 (samples.log_total, single, _WEIGHTS[1]),
@@ -236,25 +242,20 @@ class Acquisition:
             )
         ]
 
-    def choose(self, num_configurations: int) -> tuple[tuple[int, float], ...]:
-        """Return the positions of the picks, best first, each with its expected gain in share.
-
-        Effects: the picks' values join the fronts, so a second call goes on after the first.
-        """
-        open_columns = np.flatnonzero(~self._measured)
-        bounds = self._gains(open_columns)
-        picks: list[tuple[int, float]] = []
-        while len(picks) < min(num_configurations, len(open_columns)):
+    def choose(self, num_configurations: int) -> tuple[tuple[float, int], ...]:
+        """Return (expected gain in share, position) of the picks, best first. Call it once."""
+        columns = self._columns
+        bounds = self._gains(columns)
+        picks: list[tuple[float, int]] = []
+        while len(picks) < min(num_configurations, len(columns)):
             if picks:
-                bounds = self._refreshed(open_columns, bounds)
+                bounds = self._refreshed(columns, bounds)
             best = int(np.argmax(bounds))
-            column = int(open_columns[best])
-            picks.append((column, float(bounds[best])))
+            column = int(columns[best])
+            picks.append((float(bounds[best]), column))
             for fronts in self._fronts:
                 fronts.join(column)
             bounds[best] = -np.inf
-        self._measured = self._measured.copy()
-        self._measured[[column for column, _ in picks]] = True
         return tuple(picks)
 
     def _refreshed(self, columns: IndexArray, bounds: FloatArray) -> FloatArray:
@@ -277,7 +278,7 @@ class Acquisition:
         total = np.zeros(len(columns))
         for fronts in self._fronts:
             total += fronts.gains(columns)
-        return total
+        return total * self._factor[columns]
 
 
 def expected_regret(

@@ -13,13 +13,18 @@ asks and tells the stored measurements again and goes on where it was. A batch m
 and in any order within one `tell`; `ask` before all of it is told returns what is missing.
 """
 
+import heapq
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kareus.core.configuration import Configuration
+from kareus.core.frontier import non_dominated
 from kareus.core.measurement import FailedMeasurement, Measurement, PartitionOption
 from kareus.core.partition import MeasuringBudget, Partition
 from kareus.errors import ConfigError
@@ -30,11 +35,14 @@ from kareus.search.history import average
 from kareus.search.smoothing import posterior_means
 from kareus.search.surrogate import PosteriorSamples, Prior, Surrogate
 
-# As of this many measurements a batch is a fifth of them rather than `_BATCH_SIZE`.
-_BATCH_SIZE = 8
 _INITIAL = 24
+# Batches grow by this many with every 72 measurements: late ones change little by waiting.
+_BATCH_SIZE = 8
 _NUM_SAMPLES = 32
 _LEAST_POINTS = 4
+_MAX_REPEATS = 4
+# Joint samples cost the cube of the number of configurations: about 0.1 s at this one.
+_MAX_JOINT = 1000
 
 
 class SearchKind(StrEnum):
@@ -125,7 +133,7 @@ class KareusSearch(BaseSearch):
         )
         self._prior = prior
         self._repeats = repeats
-        self._cached: tuple[int, list[Configuration], PosteriorSamples] | None = None
+        self._cached: tuple[int, _Belief] | None = None
 
     @property
     def expected_regret(self) -> float:
@@ -134,8 +142,10 @@ class KareusSearch(BaseSearch):
             return 0.0
         if len(self._history.measured()) < _LEAST_POINTS:
             return 1.0
-        points, samples = self._samples()
-        return expected_regret(samples, clocks_mhz=_clocks(points), measured=self._mask(points))
+        belief = self._belief()
+        return expected_regret(
+            belief.samples, clocks_mhz=belief.clocks_mhz, measured=belief.measured
+        )
 
     def options(self) -> tuple[PartitionOption, ...]:
         """Return all measured configurations with their posterior means."""
@@ -163,12 +173,48 @@ class KareusSearch(BaseSearch):
                 self.partition, self._candidates, size, rng=self._rng(), known=known
             )
         size = min(max(_BATCH_SIZE, self.num_counted // 72 * _BATCH_SIZE), room)
-        points, samples = self._samples()
-        acquisition = Acquisition(samples, clocks_mhz=_clocks(points), measured=self._mask(points))
-        return tuple(points[column] for column, _ in acquisition.choose(size))
+        belief = self._belief()
+        acquisition = Acquisition(
+            belief.samples,
+            clocks_mhz=belief.clocks_mhz,
+            held=belief.measured,
+            factor=(~belief.measured).astype(np.float64),
+        )
+        picks = acquisition.choose(size)
+        if self._repeats:
+            picks = tuple(heapq.nlargest(size, picks + self._repeated(belief, size)))
+        return tuple(belief.points[column] for _, column in picks)
 
-    def _samples(self) -> tuple[list[Configuration], PosteriorSamples]:
-        """Posterior samples at the open and the measured configurations of this step."""
+    def _repeated(self, belief: "_Belief", size: int) -> tuple[tuple[float, int], ...]:
+        """Gains of measuring again what was measured.
+
+        What is recommended are the fronts of posterior means. A measured configuration off them
+        loses its sampled gain over them; one more measurement is taken to recover the share of it
+        by which it would cut the energy's variance. So repeats are chosen where noise, not
+        ignorance of the rest, decides.
+        """
+        counts = Counter(one.configuration for one in self._history.measurements)
+        failed = self._history.failed()
+        num_measured = int(belief.measured.sum())
+        factor = np.zeros(len(belief.points))
+        factor[:num_measured] = belief.repeat_factors
+        means = np.stack([belief.means.log_time[0], belief.means.log_effective[0]], axis=1)
+        held = np.zeros(len(belief.points), dtype=np.bool_)
+        for clock in np.unique(belief.clocks_mhz[:num_measured]):
+            places = np.flatnonzero(belief.clocks_mhz[:num_measured] == clock)
+            held[places[non_dominated(means[places])]] = True
+        for place, one in enumerate(belief.points[:num_measured]):
+            if held[place] or one in failed or counts[one] > _MAX_REPEATS:
+                factor[place] = 0.0
+        if not (factor > 0).any():
+            return ()
+        acquisition = Acquisition(
+            belief.samples, clocks_mhz=belief.clocks_mhz, held=held, factor=factor
+        )
+        return acquisition.choose(size)
+
+    def _belief(self) -> "_Belief":
+        """What is believed at this step about the measured and the open configurations."""
         if self._cached is None or self._cached[0] != self._history.num_told:
             averaged = average(self.partition, self._history.measurements)
             surrogate = Surrogate(
@@ -177,18 +223,60 @@ class KareusSearch(BaseSearch):
                 static_power_w=self._history.static_power_w,
                 prior=self._prior,
             )
-            points = [one.configuration for one in averaged] + self._open()
+            known = [one.configuration for one in averaged]
+            points = known + _promising(surrogate, self._open(), _MAX_JOINT - len(known))
             samples = surrogate.sample(points, _NUM_SAMPLES, self._rng())
-            self._cached = (self._history.num_told, points, samples)
-        return self._cached[1], self._cached[2]
+            belief = _Belief(
+                points=points,
+                samples=samples,
+                means=surrogate.means(known),
+                clocks_mhz=np.array([one.clock_mhz for one in points], dtype=np.intp),
+                measured=np.arange(len(points)) < len(known),
+                repeat_factors=surrogate.repeat_factors(samples, len(known)),
+            )
+            self._cached = (self._history.num_told, belief)
+        return self._cached[1]
 
-    def _mask(self, points: Sequence[Configuration]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        measured = self._history.measured()
-        return np.array([one in measured for one in points], dtype=np.bool_)
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Belief:
+    """Posterior of one step; m configurations, the measured ones first.
+
+    Attributes:
+        points: The configurations.
+        samples: Joint samples, shape (s, m).
+        means: Posterior means of the measured ones.
+        clocks_mhz: Shape (m,).
+        measured: Shape (m,).
+        repeat_factors: See `Surrogate.repeat_factors`, of the measured ones.
+    """
+
+    points: list[Configuration]
+    samples: PosteriorSamples
+    means: PosteriorSamples
+    clocks_mhz: NDArray[np.intp]
+    measured: NDArray[np.bool_]
+    repeat_factors: NDArray[np.float64]
 
 
-def _clocks(points: Sequence[Configuration]) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-    return np.array([one.clock_mhz for one in points], dtype=np.intp)
+def _promising(
+    surrogate: Surrogate, configurations: list[Configuration], limit: int
+) -> list[Configuration]:
+    """Leave out those whose means most others of their clock dominate, if there are too many."""
+    if len(configurations) <= limit:
+        return configurations
+    means = surrogate.means(configurations)
+    time, energy = means.log_time[0], means.log_effective[0]
+    clocks_mhz = np.array([one.clock_mhz for one in configurations])
+    dominating = np.zeros(len(configurations))
+    for clock in np.unique(clocks_mhz):
+        places = np.flatnonzero(clocks_mhz == clock)
+        better = (time[places, None] < time[None, places]) & (
+            energy[places, None] < energy[None, places]
+        )
+        dominating[places] = better.mean(axis=0)
+    kept = np.sort(np.argsort(dominating, kind="stable")[: max(limit, 1)])
+    return [configurations[place] for place in kept]
 
 
 def make_search(

@@ -90,8 +90,9 @@ class Surrogate:
         self._shift = float(max(0.0, np.max(_LEAST_SHARE * total - effective)))
         lifted = effective + self._shift
         self._time = self._process(np.log(time), 1.0 / np.sqrt(counts), _TIME_NOISE, "time")
+        self._levels = total / lifted
         self._energy = self._process(
-            np.log(lifted), total / lifted / np.sqrt(counts), _ENERGY_NOISE, "energy"
+            np.log(lifted), self._levels / np.sqrt(counts), _ENERGY_NOISE, "energy"
         )
 
     def options(self, configurations: Sequence[Configuration]) -> tuple[PartitionOption, ...]:
@@ -110,6 +111,20 @@ class Surrogate:
             self._time.mean(self._inputs(configurations, "time"))[None, :],
             self._energy.mean(self._inputs(configurations, "energy"))[None, :],
         )
+
+    def repeat_factors(self, samples: PosteriorSamples, num_configurations: int) -> FloatArray:
+        """Return which share of its variance one more measurement takes from each energy.
+
+        v / (v + noise variance) with v the posterior variance of the log effective energy.
+
+        Args:
+            samples: Samples whose first columns are the averaged configurations.
+            num_configurations: How many of those columns.
+        """
+        variance = samples.log_effective[:, :num_configurations].var(axis=0)
+        noise: FloatArray = (self._energy.noise_deviation * self._levels) ** 2
+        factors: FloatArray = variance / np.maximum(variance + noise, 1e-300)
+        return factors
 
     def sample(
         self, configurations: Sequence[Configuration], num_samples: int, rng: np.random.Generator

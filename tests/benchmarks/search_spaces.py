@@ -4,8 +4,9 @@
 mechanism: a computation (part tensor-bound, part memory-bound) and a collective that slow each
 other down while both run, from the launch on; SMs taken from the computation leave an uneven last
 wave, so every allocation has an irregular part; energy = A(clock) + P(clock) x time + what the
-collective's SMs draw. `sweep`: the recorded attention sweep, one clock, its repeats averaged as truth.
-`simulator-NAME`: partitions of a workload in the simulator, truth = the same without noise.
+collective's SMs draw. `sweep`: the recorded attention sweep at its one clock; `sweep-clocks`: the
+same carried to 18 clocks. `simulator-NAME`: partitions of a workload in the simulator, truth = the
+same without noise.
 """
 
 import csv
@@ -187,11 +188,20 @@ def synthetic(
     )
 
 
-def sweep(path: Path, seed: int) -> BenchSpace:
-    """Return the recorded attention sweep (1024 threads per block) at its one clock.
+def sweep(path: Path, seed: int, *, clocks_mhz: tuple[int, ...] = (1410,)) -> BenchSpace:
+    """Return the recorded attention sweep: launch point x SMs at 1024 threads per block.
 
-    A launch point with each end of the overlap window counts as a launch point of its own is not
-    modelled: for every launch operator the window to the end of the partition is taken.
+    Truth is the mean of the three recorded repeats, so their irregularities are part of it; noise
+    is drawn with the recorded deviations (0.2 % time, 1.3 % energy). A launch operator stands for
+    its window to the end of the partition.
+
+    Args:
+        path: `attention_sweep.csv`.
+        seed: Seed of the noise.
+        clocks_mhz: The recorded clock, or several: then the recorded values are carried to the
+            other clocks, time by a power law whose exponent grows with the share of the
+            computation in it, energy as A(clock) + P(clock) x time; every second SM allocation
+            is kept, and the noise is that of `synthetic`.
     """
     first_operator = {
         0: LaunchPoint.NORM_0,
@@ -199,41 +209,97 @@ def sweep(path: Path, seed: int) -> BenchSpace:
         3: LaunchPoint.ROPE_0,
         5: LaunchPoint.ATTN_0,
     }
-    truth: dict[Configuration, tuple[float, float]] = {}
-    repeats: dict[Configuration, list[tuple[float, float]]] = {}
+    recorded: dict[tuple[LaunchPoint, int], tuple[float, float]] = {}
     with path.open(newline="") as lines:
         for row in csv.DictReader(lines):
             launch = first_operator.get(int(row["overlap_start"]))
             if launch is None or row["overlap_end"] != "6" or row["comm_block_size"] != "1024":
                 continue
-            configuration = Configuration(
-                clock_mhz=1410, sm_allocation=int(row["comm_sm_number"]), launch_point=launch
+            recorded[launch, int(row["comm_sm_number"])] = (
+                float(np.mean([float(row[f"{n}:time (s)"]) for n in range(3)])),
+                float(np.mean([float(row[f"{n}:total energy (J)"]) / 2 for n in range(3)])),
             )
-            values = [
-                (float(row[f"{n}:time (s)"]), float(row[f"{n}:total energy (J)"]) / 2)
-                for n in range(3)
-            ]
-            repeats[configuration] = values
+    locked = len(clocks_mhz) > 1
+    allocations = sorted({sms for _, sms in recorded})
+    top = max(clocks_mhz)
+    fastest = min(time for time, _ in recorded.values())
+    truth: dict[Configuration, tuple[float, float]] = {}
+    for clock in clocks_mhz:
+        x = clock / top
+        for (launch, sms), (time_s, energy_j) in recorded.items():
+            if locked and sms not in allocations[::2]:
+                continue
+            time_at_clock = time_s * x ** -(0.65 + 0.25 * fastest / time_s)
+            own_j = energy_j - 1.15 * STATIC_POWER_W * time_s
+            power_w = STATIC_POWER_W * (0.95 + 0.2 * x)
+            configuration = Configuration(clock_mhz=clock, sm_allocation=sms, launch_point=launch)
             truth[configuration] = (
-                float(np.mean([time for time, _ in values])),
-                float(np.mean([energy for _, energy in values])),
+                time_at_clock,
+                own_j * (0.35 + 0.65 * x**4.5) + power_w * time_at_clock,
             )
     partition = make_partition(
-        clocks_mhz=(1410,),
+        clocks_mhz=clocks_mhz,
         sm_allocations=tuple(sorted({one.sm_allocation or 0 for one in truth})),
     )
+    return with_noise(
+        "sweep-clocks" if locked else "sweep",
+        partition,
+        truth,
+        seed=seed,
+        time_noise=0.005 if locked else 0.002,
+        energy_noise=0.01 if locked else 0.013,
+    )
+
+
+def simulated(name: str, seed: int) -> BenchSpace:
+    """Return a partition of Llama 3.2 3B in the simulator (tp 8, or cp 2 x tp 4 where it has none).
+
+    Raises:
+        ImportError: The simulator is not part of this installation.
+    """
+    from kareus.simulate.source import SimulatorSource
+
+    from kareus.core.measurement import FailedMeasurement
+    from kareus.core.workload import Recompute
+    from kareus.workload.build import WorkloadSettings, build_workload
+    from kareus.workload.partitions import build_partitions
+
+    for tp, cp in ((8, 1), (4, 2)):
+        workload = build_workload(
+            WorkloadSettings(
+                model="llama3.2-3b",
+                gpu="A100-SXM4-40GB",
+                tp=tp,
+                cp=cp,
+                pp=2,
+                dp=1,
+                microbatch_size=8,
+                seq_len=4096,
+                num_microbatches=8,
+                stage_layers=None,
+                recompute=Recompute.FULL,
+            )
+        )
+        partitions = build_partitions(workload)
+        if name in partitions:
+            break
+    partition = partitions[name]
+    exact, noisy = (SimulatorSource(workload, seed=seed, noise=noise) for noise in (False, True))
+    truth: dict[Configuration, tuple[float, float]] = {}
+    for one in exact.measure(partition, partition.space()):
+        assert isinstance(one, Measurement)
+        assert one.energy_j is not None
+        truth[one.configuration] = (one.time_s, one.energy_j)
 
     def measure(configuration: Configuration, repeat: int = 0) -> Measurement:
-        key = zlib.crc32(repr(configuration.sort_key()).encode())
-        order = np.random.default_rng([seed, key]).permutation(3)
-        time_s, energy_j = repeats[configuration][int(order[repeat % 3])]
-        return Measurement(
-            partition=partition.name,
-            configuration=configuration,
-            time_s=time_s,
-            energy_j=energy_j,
-            source=SourceKind.REPLAY,
-            repeat=repeat,
-        )
+        (result,) = noisy.measure(partition, [configuration], repeat=repeat)
+        assert not isinstance(result, FailedMeasurement)
+        return result
 
-    return BenchSpace(name="sweep", partition=partition, truth=truth, measure=measure)
+    return BenchSpace(
+        name=f"simulator-{name}",
+        partition=partition,
+        truth=truth,
+        measure=measure,
+        static_power_w=workload.gpu.static_power_w,
+    )
