@@ -266,7 +266,7 @@ def headline(plan: PlanPoint, frontiers: Frontiers) -> str:
     else:
         sentence += f", {_against(megatron)}"
     sentences = [sentence + "."]
-    for method in (Method.PERSEUS, Method.MEGATRON):
+    for method in (Method.NANOBATCHING_PERSEUS, Method.PERSEUS, Method.MEGATRON):
         found = differences.get(method)
         if found is not None and found.dominated_by is not None:
             sentences.append(_baseline_wins(plan, found.dominated_by))
@@ -405,8 +405,6 @@ def _against(found: Difference) -> str:
 def _against_perseus(found: Difference) -> str:
     """Return the second sentence: equal time and equal energy."""
     name = METHOD_NAMES[found.method]
-    if found.iso_time_energy_pct is None and found.iso_energy_time_pct is None:
-        return f"No plan of {name} is as fast, and none needs as little energy."
     parts = [
         f"{fmt.speed(found.fastest_time_pct)} than its fastest plan"
         if found.iso_time_energy_pct is None

@@ -23,6 +23,12 @@ POINT_SELECTION = "point"
 VIEW = "view"
 """Name of the selection that zooms and pans."""
 
+_THIN = {"left": 3, "right": 3, "top": 3, "bottom": 3}
+"""Padding of charts without axes; spelt out, because Streamlit writes to its sides."""
+
+_TIMELINE_MARGIN = 92
+"""Pixels above and below the lanes, for the scale of colours and the time axis."""
+
 AnyChart: TypeAlias = alt.Chart | alt.LayerChart | alt.FacetChart | alt.HConcatChart
 
 
@@ -110,14 +116,16 @@ def frontier_figure(
                 )
                 .encode(x=x, y=y, tooltip=alt.value(None))
             )
+    names = end_labels(shown)
+    names["ink"] = [palette.labels[Method(method)] for method in names["method"]]
     layers.append(
-        alt.Chart(end_labels(shown))
+        alt.Chart(names)
         .mark_text(align="left", baseline="middle", dx=12, fontSize=12, fontWeight=600)
         .encode(
             x="iteration_time_s:Q",
             y="energy_j:Q",
             text="method_name:N",
-            color=_method_color(shown, palette.labels),
+            color=alt.Color("ink:N", scale=None),
             tooltip=alt.value(None),
         )
     )
@@ -140,6 +148,7 @@ def split_figure(
     frame = frame.assign(
         words=[fmt.energy(value) for value in frame["energy_j"]],
         time_words=[fmt.time(value) for value in frame["iteration_time_s"]],
+        layer=(frame["kind"] == "static").astype(int),
     )
     order = list(frame.sort_values("order")["label"].drop_duplicates())
     # Names stand above their bars: beside them they would take half of a narrow card.
@@ -163,10 +172,10 @@ def split_figure(
                     domain=["dynamic", "static"], range=[palette.dynamic, palette.static]
                 ),
                 legend=alt.Legend(
-                    title=None, orient="top", direction="horizontal", offset=0, symbolType="square"
+                    title=None, orient="top", direction="horizontal", offset=8, symbolType="square"
                 ),
             ),
-            order=alt.Order("kind:N"),
+            order=alt.Order("layer:Q"),
             tooltip=[
                 alt.Tooltip("label:N", title="Plan"),
                 alt.Tooltip("kind:N", title="Part"),
@@ -187,7 +196,7 @@ def split_figure(
     )
     layered = alt.layer(bars, names, values)
     return _finish(
-        layered.properties(width="container", height=row_height * len(order) + 8), palette
+        layered.properties(width="container", height=row_height * len(order) + 40), palette
     )
 
 
@@ -214,7 +223,7 @@ def timeline_figure(
     low, high = color_domain or (float(frame[color_by].min()), float(frame[color_by].max()))
     if low == high:  # one clock: its colour is the scale's middle
         low, high = low * 0.9, high * 1.1
-    end_s = end_s or float(frame["end_s"].max())
+    end_s = 1.004 * (end_s or float(frame["end_s"].max()))  # room for the last outline
     middle = (low + high) / 2
     shown = frame.assign(
         block=[f"{a}{b}" for a, b in zip(frame["letter"], frame["microbatch"], strict=True)],
@@ -305,7 +314,7 @@ def timeline_figure(
     )
     return _finish(
         alt.layer(blocks, outline, names).properties(
-            width="container", height=lane_height * len(lanes)
+            width="container", height=lane_height * len(lanes) + _TIMELINE_MARGIN
         ),
         palette,
     )
@@ -335,7 +344,8 @@ def sparkline_figure(
             ],
         )
     )
-    return _finish(alt.layer(line, last).properties(width="container", height=height), palette)
+    spark = alt.layer(line, last).properties(width="container", height=height, padding=_THIN)
+    return _finish(spark, palette)
 
 
 def convergence_figure(
@@ -416,19 +426,21 @@ def partition_figure(
         "time_s:Q",
         title=f"Time of one execution ({time_unit})",
         scale=alt.Scale(zero=False, padding=12),
-        axis=alt.Axis(labelExpr=f"format(datum.value / {time_factor:g}, ',.4~r')"),
+        axis=alt.Axis(tickCount=8, labelExpr=f"format(datum.value / {time_factor:g}, ',.4~r')"),
     )
     y = alt.Y(
         f"{energy}:Q",
         title=f"{'Dynamic energy' if per_clock else 'Energy'} of one GPU ({unit})",
         scale=alt.Scale(zero=False, padding=12),
-        axis=alt.Axis(labelExpr=f"format(datum.value / {factor:g}, ',.4~r')"),
+        axis=alt.Axis(tickCount=7, labelExpr=f"format(datum.value / {factor:g}, ',.4~r')"),
     )
     color = alt.Color(
         "clock_mhz:Q",
         title="Clock (MHz)",
-        scale=alt.Scale(range=list(palette.sequential), zero=False, nice=False),
-        legend=alt.Legend(orient="right", gradientLength=120, gradientThickness=8, format="~r"),
+        scale=alt.Scale(range=list(palette.marks), zero=False, nice=False),
+        legend=alt.Legend(
+            orient="right", type="gradient", gradientLength=120, gradientThickness=8, format="~r"
+        ),
     )
     shape = alt.Shape(
         "launch_point:N",
@@ -604,61 +616,68 @@ def _frontier_tooltip() -> list[alt.Tooltip]:
 
 
 def _guide_layers(
-    guides: pd.DataFrame,
-    palette: Palette,
-    x_scale: alt.Scale,
-    y_scale: alt.Scale,
+    guides: pd.DataFrame, palette: Palette, x_scale: alt.Scale, y_scale: alt.Scale
 ) -> list[alt.Chart]:
     """Return the lines to the Perseus frontier, each with its words."""
-    what = {"time": ("energy", "at equal time"), "energy": ("time", "at equal energy")}
     shown = guides.assign(
         words=[
-            f"{fmt.reduction(reduction, what[kind][0])} {what[kind][1]}"
-            for kind, reduction in zip(guides["kind"], guides["reduction_pct"], strict=True)
-        ],
-        middle_s=(guides["iteration_time_s"] + guides["end_time_s"]) / 2,
-        middle_j=(guides["energy_j"] + guides["end_energy_j"]) / 2,
+            _guide_words(*values)
+            for values in zip(
+                guides["kind"],
+                guides["time_reduction_pct"],
+                guides["energy_reduction_pct"],
+                strict=True,
+            )
+        ]
     )
     x = alt.X("iteration_time_s:Q", scale=x_scale)
     y = alt.Y("energy_j:Q", scale=y_scale)
-    rules = (
+    end_x = alt.X("end_time_s:Q", scale=x_scale)
+    end_y = alt.Y("end_energy_j:Q", scale=y_scale)
+    nothing = alt.value(None)
+    layers = [
         alt.Chart(shown)
         .mark_rule(strokeDash=[4, 3], stroke=palette.rule, strokeWidth=1.25, clip=True)
-        .encode(x=x, y=y, x2="end_time_s:Q", y2="end_energy_j:Q", tooltip=alt.value(None))
-    )
-    ends = (
+        .encode(x=x, y=y, x2="end_time_s:Q", y2="end_energy_j:Q", tooltip=nothing),
         alt.Chart(shown)
         .mark_point(
-            shape="square", filled=True, size=26, opacity=1, color=palette.methods[Method.PERSEUS]
+            shape="square", filled=True, size=30, opacity=1, color=palette.methods[Method.PERSEUS]
         )
-        .encode(
-            x=alt.X("end_time_s:Q", scale=x_scale),
-            y=alt.Y("end_energy_j:Q", scale=y_scale),
-            tooltip=alt.value(None),
-        )
-    )
-    style: dict[str, Any] = {"fontSize": 12, "color": palette.text, "clip": True}
-    at_time = (
-        alt.Chart(shown[shown["kind"] == "time"])
-        .mark_text(align="left", baseline="bottom", dx=6, dy=-8, **style)
-        .encode(
-            x=alt.X("end_time_s:Q", scale=x_scale),
-            y=alt.Y("end_energy_j:Q", scale=y_scale),
-            text="words:N",
-            tooltip=alt.value(None),
-        )
-    )
-    at_energy = (
-        alt.Chart(shown[shown["kind"] == "energy"])
-        .mark_text(align="left", baseline="top", dx=10, dy=8, **style)
-        .encode(
-            x=alt.X("iteration_time_s:Q", scale=x_scale),
-            y=alt.Y("end_energy_j:Q", scale=y_scale),
-            text="words:N",
-            tooltip=alt.value(None),
-        )
-    )
-    return [rules, ends, at_time, at_energy]
+        .encode(x=end_x, y=end_y, tooltip=nothing),
+    ]
+    for kind, style in _GUIDE_TEXT.items():
+        rows = shown[shown["kind"] == kind]
+        if rows.empty:
+            continue
+        # The words may cross a line: a halo of the background keeps them readable.
+        for halo in (True, False):
+            ink: dict[str, Any] = (
+                {"stroke": palette.background, "strokeWidth": 4, "strokeJoin": "round"}
+                if halo
+                else {}
+            )
+            layers.append(
+                alt.Chart(rows)
+                .mark_text(color=palette.text, fontSize=12, clip=True, **style, **ink)
+                .encode(x=end_x, y=end_y, text="words:N", tooltip=nothing)
+            )
+    return layers
+
+
+_GUIDE_TEXT: Mapping[str, dict[str, Any]] = {
+    "time": {"align": "left", "baseline": "bottom", "dx": 8, "dy": -6},
+    "fastest": {"align": "left", "baseline": "bottom", "dx": 8, "dy": -6},
+    "energy": {"align": "right", "baseline": "bottom", "dx": -12, "dy": -5},
+}
+
+
+def _guide_words(kind: str, time_pct: float, energy_pct: float) -> str:
+    """Return what a guide line says."""
+    if kind == "time":
+        return f"{fmt.reduction(energy_pct, 'energy')} at equal time"
+    if kind == "energy":
+        return f"{fmt.reduction(time_pct, 'time')} at equal energy"
+    return f"{fmt.speed(time_pct)}, {fmt.reduction(energy_pct, 'energy')}"
 
 
 def _parity_panel(

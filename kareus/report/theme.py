@@ -38,6 +38,7 @@ class Palette:
         dynamic: Dynamic energy (saturated).
         static: Static energy (light, same hue).
         sequential: Ends and middle of the scale of clocks and powers, low to high.
+        marks: The same scale for thin marks, whose low end must stand out from the background.
         on_sequential: Text on the low and on the high end.
         critical: Outline of the critical path.
     """
@@ -53,6 +54,7 @@ class Palette:
     dynamic: str
     static: str
     sequential: tuple[str, ...]
+    marks: tuple[str, ...]
     on_sequential: tuple[str, str]
     critical: str
 
@@ -79,6 +81,7 @@ LIGHT = Palette(
     dynamic="#1f4fa3",
     static="#b9cbea",
     sequential=("#dce7f7", "#7fa6dd", "#3a6cbc", "#12316e"),
+    marks=("#9dbbe8", "#6690d2", "#2f5fae", "#0d2558"),
     on_sequential=("#1b2430", "#ffffff"),
     critical="#1b2430",
 )
@@ -106,6 +109,7 @@ DARK = Palette(
     static="#2f4468",
     # Dark is high in both modes, so the low end is the light one here too.
     sequential=("#cfe0fb", "#86aeec", "#4474bf", "#22427d"),
+    marks=("#dbe8ff", "#9fc1f7", "#6393de", "#3b68b3"),
     on_sequential=("#10141a", "#ffffff"),
     critical="#f5f7fa",
 )
@@ -121,7 +125,7 @@ def palette_for(mode: str | None) -> Palette:
 def config(palette: Palette) -> dict[str, Any]:
     """Return the Vega-Lite configuration of a mode."""
     return {
-        "background": None,
+        "background": "transparent",
         "font": FONT,
         "padding": {"left": 4, "right": 4, "top": 8, "bottom": 4},
         "view": {"stroke": None},
