@@ -1,4 +1,4 @@
-"""Outputs and all gradients equal those of the plain block, in real gloo groups of up to 8 ranks."""
+"""Outputs and gradients equal those of the plain block, in real gloo groups of up to 8 ranks."""
 
 import itertools
 from dataclasses import dataclass
@@ -34,8 +34,8 @@ class Case:
     tp: int
     cp: int
     recompute: Recompute
-    forward: int | None | str  # number of the launch point, None for `none`, or sequential
-    backward: int | None | str
+    forward: int | str | None  # number of the launch point, None for `none`, or sequential
+    backward: int | str | None
     dropout_rate: float = 0.0
     dtype: torch.dtype = torch.float64
     microbatch_size: int = 3
