@@ -102,7 +102,6 @@ class Heartbeat(threading.Thread):
                         return
             self._wake.wait(self._beat_s)
             self._wake.clear()
-        self._store.close()
 
     def _beat(self) -> None:
         progress, self._progress = self._progress, None

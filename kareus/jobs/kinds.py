@@ -13,6 +13,7 @@ from kareus.errors import JobError
 from kareus.jobs.context import JobFunction
 
 KINDS: Mapping[str, str] = {
+    "exploration": "kareus.jobs.exploration:run",
     "study": "kareus.jobs.study:run",
 }
 

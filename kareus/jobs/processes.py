@@ -7,6 +7,7 @@ must outlive its job (the watchdog that releases locked clocks) is started witho
 
 import os
 import socket
+import time
 from collections.abc import Sequence
 
 import psutil
@@ -14,8 +15,8 @@ import psutil
 from kareus.store import JobRecord
 
 JOB_VARIABLE = "KAREUS_JOB"
-# Creation times are kept in clock ticks; reading one twice may differ in the last of them.
-_CREATION_TOLERANCE_S = 0.5
+_CREATION_TOLERANCE_S = 2.0
+_FRESH_S = 5.0
 
 
 def this_host() -> str:
@@ -32,36 +33,51 @@ def creation_time_s(pid: int) -> float | None:
 
 
 def worker_alive(job: JobRecord) -> bool | None:
-    """Return whether the job's worker lives; None if this machine cannot know."""
+    """Return whether the job's worker lives; None if this machine cannot know.
+
+    A process with the worker's number is the worker if it carries the job's id, was created when
+    the worker was, or the heartbeat is fresh. One sign is enough: creation times move when the
+    machine's clock is set, and a command in the foreground does not carry the id.
+    """
     if job.pid is None or job.host != this_host():
         return None
     try:
         process = psutil.Process(job.pid)
-        created = float(process.create_time())
-        ended = process.status() == psutil.STATUS_ZOMBIE
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        created_s = float(process.create_time())
     except psutil.Error:
         return False
-    same = (
-        job.process_created_s is None
-        or abs(created - job.process_created_s) < _CREATION_TOLERANCE_S
+    return (
+        _mark(process) == job.id
+        or job.process_created_s is None
+        or abs(created_s - job.process_created_s) < _CREATION_TOLERANCE_S
+        or (job.heartbeat_s is not None and abs(time.time() - job.heartbeat_s) < _FRESH_S)
     )
-    return same and not ended
+
+
+def _mark(process: psutil.Process) -> str | None:
+    """The job a process belongs to; None if to none, or if that may not be read."""
+    try:
+        return process.environ().get(JOB_VARIABLE)
+    except (psutil.Error, OSError):
+        return None
 
 
 def job_processes(job: str) -> list[psutil.Process]:
     """Return the living processes of a job on this machine, without the calling one."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if (
-                process.pid != os.getpid()
-                and process.environ().get(JOB_VARIABLE) == job
-                and process.status() != psutil.STATUS_ZOMBIE
-            ):
-                found.append(process)
-        except (psutil.Error, OSError):
-            continue
-    return found
+    return [
+        process
+        for process in psutil.process_iter()
+        if process.pid != os.getpid() and _mark(process) == job and not _ended(process)
+    ]
+
+
+def _ended(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return True
 
 
 def end_job_processes(job: str, *, grace_s: float, keep: Sequence[int] = ()) -> int:

@@ -2,6 +2,7 @@
 
 from kareus.store.records import (
     DatasetRecord,
+    ExplorationRecord,
     JobRecord,
     JobState,
     PartitionProgress,
@@ -16,6 +17,7 @@ from kareus.store.store import Store, default_home, default_path
 
 __all__ = [
     "DatasetRecord",
+    "ExplorationRecord",
     "JobRecord",
     "JobState",
     "PartitionProgress",

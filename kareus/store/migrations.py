@@ -194,3 +194,18 @@ def _datasets(db: Database) -> None:
         CREATE UNIQUE INDEX recorded_once ON recorded (dataset, {_CONFIGURATION});
         """
     )
+
+
+@MIGRATIONS(name="0004_explorations")
+def _explorations(db: Database) -> None:
+    db.executescript(
+        """
+        CREATE TABLE explorations (
+            id TEXT PRIMARY KEY,
+            name TEXT NOT NULL,
+            request TEXT NOT NULL,
+            result TEXT,
+            created_at TEXT NOT NULL
+        ) STRICT;
+        """
+    )

@@ -239,6 +239,25 @@ class DatasetRecord:
     num_rows: int = field(default=0)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExplorationRecord:
+    """An exploration of layouts.
+
+    Attributes:
+        id: Short, without spaces.
+        name: As given by the user.
+        request: The document it was asked for with.
+        result: Its candidates and joint frontier so far; None before the first.
+        created_at: UTC.
+    """
+
+    id: str
+    name: str
+    request: Mapping[str, object]
+    result: Mapping[str, object] | None
+    created_at: dt.datetime
+
+
 def now() -> str:
     """Return the present moment as UTC ISO 8601 text."""
     return dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")

@@ -20,6 +20,7 @@ from kareus.errors import StoreError
 from kareus.store.migrations import migrate
 
 BUSY_TIMEOUT_S = 30.0
+_LEAST_VERSION = (3, 37, 0)  # The first with STRICT tables.
 
 # The write-ahead log needs memory shared by all processes and locks that work: network file
 # systems give neither, and the damage shows only later (sqlite.org/wal.html, section 1).
@@ -37,9 +38,12 @@ class _Handle:
         self.process = os.getpid()
 
     def __del__(self) -> None:
-        # Closing a connection inherited by a fork would drop the parent's file locks.
         if self.process == os.getpid():
             self.db.close()
+
+
+# SQLite forbids closing, in a forked child, a connection of the parent: they are kept for ever.
+_INHERITED: list[_Handle] = []
 
 
 class Connections:
@@ -52,6 +56,10 @@ class Connections:
     """
 
     def __init__(self, path: Path | None, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
+        if sqlite3.sqlite_version_info < _LEAST_VERSION:
+            raise StoreError(
+                f"SQLite {sqlite3.sqlite_version} is too old, 3.37 is needed: use a newer Python"
+            )
         self.path = path
         self.busy_timeout_s = busy_timeout_s
         self._local = threading.local()
@@ -126,11 +134,16 @@ class Connections:
         if self._memory is not None:
             return self._memory
         handle: _Handle | None = getattr(self._local, "handle", None)
-        generation = getattr(self._local, "generation", None)
-        if handle is None or handle.process != os.getpid() or generation != self._generation:
-            handle = self._open(str(self.path), uri=False)
-            self._local.handle = handle
-            self._local.generation = self._generation
+        if handle is not None and handle.process != os.getpid():
+            _INHERITED.append(handle)
+        # Another thread's close must not take the connection out of a transaction.
+        elif handle is not None and (
+            handle.db.conn.in_transaction or self._local.generation == self._generation
+        ):
+            return handle
+        handle = self._open(str(self.path), uri=False)
+        self._local.handle = handle
+        self._local.generation = self._generation
         return handle
 
     def _open(self, target: str, *, uri: bool) -> _Handle:

@@ -11,6 +11,7 @@ import platformdirs
 
 import kareus
 from kareus.store.datasets import DatasetTable
+from kareus.store.explorations import ExplorationTable
 from kareus.store.frontiers import FrontierTable
 from kareus.store.jobs import JobTable
 from kareus.store.measurements import MeasurementTable
@@ -18,7 +19,7 @@ from kareus.store.sqlite import BUSY_TIMEOUT_S, Connections
 from kareus.store.studies import StudyTable
 
 
-class Store(StudyTable, MeasurementTable, FrontierTable, DatasetTable, JobTable):
+class Store(StudyTable, MeasurementTable, FrontierTable, DatasetTable, ExplorationTable, JobTable):
     """Studies, measurements, searches, frontiers, plans, data sets and jobs in one SQLite file.
 
     May be used from several threads; each gets a connection of its own, as does a forked child.

@@ -306,3 +306,30 @@ def test_fifty_studies_are_listed_quickly(tmp_path: Path) -> None:
         start = time.perf_counter()
         assert len(store.studies()) == 60
         assert time.perf_counter() - start < 0.2
+
+
+def test_closing_in_one_thread_does_not_break_anothers_transaction(tmp_path: Path) -> None:
+    with Store(tmp_path / "kareus.db", busy_timeout_s=0.5) as store:
+        with store.transaction():
+            study = store.create_study("n", request={}, source=SourceKind.SIMULATOR).id
+            thread = threading.Thread(target=store.close)
+            thread.start()
+            thread.join()
+            store.add_measurements(study, [measurement()])
+        assert len(store.measurements(study)) == 1
+
+
+def test_an_old_sqlite_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 36, 0))
+    with pytest.raises(StoreError, match=r"3\.37 is needed"):
+        Store.in_memory()
+
+
+def test_connections_of_ended_threads_are_closed(tmp_path: Path) -> None:
+    with Store(tmp_path / "kareus.db") as store:
+        files = psutil.Process().num_fds()
+        for _ in range(20):
+            thread = threading.Thread(target=store.studies)
+            thread.start()
+            thread.join()
+        assert psutil.Process().num_fds() <= files + 3
