@@ -9,9 +9,11 @@ from app.components.example import offer_first_study
 from app.components.frame import escape, guarded
 from app.components.tables import table_height
 from app.wording import age, plural, source_words
+from kareus.errors import KareusError
 from kareus.service import StudySummary
 
 _TABLE = "studies_table"
+_FAILURE = "studies_failure"
 
 
 def show() -> None:
@@ -24,6 +26,9 @@ def show() -> None:
         st.subheader(_answer(studies), width="stretch")
         if st.button("New study", type="primary", icon=":material/add:", key="new_study"):
             st.switch_page(navigation.NEW_STUDY.path)
+    failure = st.session_state.pop(_FAILURE, None)
+    if failure is not None:
+        st.error(escape(failure), icon=":material/error:")
     actions = st.container(horizontal=True, vertical_alignment="center", height=44, border=False)
     event = st.dataframe(
         _table(studies),
@@ -120,11 +125,21 @@ def _confirm_deletion(study: StudySummary) -> None:
     with st.container(horizontal=True, horizontal_alignment="right"):
         if st.button("Keep", key="keep"):
             st.rerun()
-        if st.button("Delete study", type="primary", key="delete_study"):
-            service().delete_study(study.id)
-            if url.get(url.STUDY) == study.id:
-                url.put(url.STUDY, None)
+        if st.button(
+            "Delete study", type="primary", key="delete_study", on_click=_delete, args=(study.id,)
+        ):
             st.rerun()
+
+
+def _delete(study: str) -> None:
+    """Delete it; why it cannot be deleted is kept for the next drawing."""
+    try:
+        service().delete_study(study)
+    except KareusError as error:
+        st.session_state[_FAILURE] = str(error)
+        return
+    if url.get(url.STUDY) == study:
+        url.put(url.STUDY, None)
 
 
 guarded(show)()

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 
 from kareus.core.configuration import Configuration, LaunchPoint
@@ -14,6 +14,24 @@ from kareus.core.plan import InstructionOption, Method, Plan
 from kareus.core.timeline import build_timeline
 from kareus.core.workload import Gpu, Model, Parallelism, Workload
 from kareus.errors import ConfigError, InfeasibleError, JobError, NotFoundError
+from kareus.service import (
+    Assessment,
+    DoctorCheck,
+    Finding,
+    ImportRefusal,
+    ImportReport,
+    JobHandle,
+    JobView,
+    MemoryEstimate,
+    PartitionProgress,
+    PlanSummary,
+    Severity,
+    StageMemory,
+    StudyDetail,
+    StudyRequest,
+    StudySummary,
+    WorkloadSettings,
+)
 
 STATIC_POWER_W = 85.0
 NUM_STAGES = 2
@@ -55,7 +73,28 @@ WORKLOAD = Workload(
     num_microbatches=NUM_MICROBATCHES,
     stage_layers=(14, 14),
 )
-# Method -> (number of plans, least iteration time in s, energy at it in J, energy of the most frugal).
+SETTINGS = WorkloadSettings(model=MODEL.name, gpu=GPU.name, tp=8, pp=2)
+MEMORY = MemoryEstimate(
+    stages=tuple(
+        StageMemory(
+            stage=stage,
+            num_layers=14,
+            num_in_flight=2 - stage,
+            num_parameters=2.2e8,
+            weights_bytes=0.45e9,
+            gradients_bytes=0.9e9,
+            optimizer_bytes=2.7e9,
+            activations_bytes=5.6e9,
+            working_bytes=1.5e9,
+            logits_bytes=0.0,
+            tied_copy_bytes=0.0,
+            reserve_bytes=2.1e9,
+        )
+        for stage in range(NUM_STAGES)
+    ),
+    limit_bytes=GPU.memory_bytes,
+)
+# Method -> (plans, least iteration time in s, energy there in J, energy of the most frugal in J).
 CURVES = {
     Method.KAREUS: (24, 4.41, 4950.0, 3900.0),
     Method.NANOBATCHING_PERSEUS: (18, 4.62, 5150.0, 4250.0),
@@ -70,9 +109,7 @@ def option(method: Method, direction: Direction, clock: int, time_s: float) -> I
     if direction is Direction.BACKWARD:
         names += ("bwd_mlp", "bwd_attn")
     if method in (Method.PERSEUS, Method.MEGATRON):
-        configurations = tuple(
-            (f"seq_{name}", Configuration(clock_mhz=clock)) for name in names
-        )
+        configurations = tuple((f"seq_{name}", Configuration(clock_mhz=clock)) for name in names)
         execution = Execution.SEQUENTIAL
     else:
         sms = 12 if method is Method.KAREUS else 20
@@ -135,34 +172,11 @@ def plans_of(method: Method) -> tuple[Plan, ...]:
 
 PLANS = {method: plans_of(method) for method in Method}
 
-POWER_OF_MEGATRON = PLANS[Method.MEGATRON][0].pipeline_energy_j
 
-
-@dataclass(frozen=True, kw_only=True)
-class Summary:
-    """A plan's figures."""
-
-    method: Method
-    plan: int
-    iteration_time_s: float
-    effective_energy_j: float
-    pipeline_energy_j: float
-    job_energy_j: float
-    average_power_w: float
-    static_energy_j: float
-    bound_j: float | None
-    gap: float | None
-
-    @property
-    def number(self) -> int:
-        """Its number, under the name comparisons use."""
-        return self.plan
-
-
-def summary(plan: Plan) -> Summary:
+def summary(plan: Plan) -> PlanSummary:
     """The figures of a plan."""
     per_stage = WORKLOAD.parallelism.gpus_per_stage
-    return Summary(
+    return PlanSummary(
         method=plan.method,
         plan=plan.number,
         iteration_time_s=plan.iteration_time_s,
@@ -192,50 +206,53 @@ COMPARE = {
 class FakeService:
     """Holds studies and jobs in memory; `Service()` in the dashboard returns the same one."""
 
-    studies_by_id: dict[str, Any] = field(default_factory=dict)
-    jobs_by_id: dict[str, Any] = field(default_factory=dict)
-    findings: tuple[Any, ...] = ()
-    doctor_checks: list[Any] = field(default_factory=list)
-    submitted: list[Any] = field(default_factory=list)
+    studies_by_id: dict[str, StudySummary] = field(default_factory=dict)
+    jobs_by_id: dict[str, JobView] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    doctor_checks: list[DoctorCheck] = field(default_factory=list)
+    submitted: list[StudyRequest] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     resumed: list[str] = field(default_factory=list)
     bundles: int = 0
+    imported: list[list[str]] = field(default_factory=list)
 
-    def add_study(self, study: str = "s1", **changes: Any) -> Any:
+    def add_study(self, study: str = "s1", **changes: Any) -> StudySummary:
         """Add a study, finished unless told otherwise."""
         finished = changes.get("state", "done") == "done"
-        values = {
+        values: dict[str, Any] = {
             "id": study,
-            "name": f"llama3.2-3b tp8 pp2 ({study})",
-            "workload_line": "llama3.2-3b on A100-SXM4-40GB, tp8 cp1 pp2, 8 x 8 x 4096",
+            "name": f"llama3.2-3b-tp8-pp2 ({study})",
+            "workload_line": "llama3.2-3b, 16 x A100-SXM4-40GB, tp8 cp1 pp2 dp1, 8 microbatches",
             "source": SourceKind.SIMULATOR,
-            "source_words": "simulated",
             "extrapolated": False,
             "state": "done",
             "created": CREATED + timedelta(hours=len(self.studies_by_id)),
             "iso_time_energy_reduction_pct": 17.4 if finished else None,
             "iso_energy_time_reduction_pct": 12.3 if finished else None,
             "job": f"j-{study}",
+            "error": None,
         }
-        self.studies_by_id[study] = SimpleNamespace(**(values | changes))
+        self.studies_by_id[study] = StudySummary(**(values | changes))
         return self.studies_by_id[study]
 
-    def add_job(self, job: str = "j-s1", **changes: Any) -> Any:
+    def add_job(self, job: str = "j-s1", **changes: Any) -> JobView:
         """Add a job, running unless told otherwise."""
-        partition = SimpleNamespace(
-            name="fwd_attn",
-            done=120,
-            planned=224,
-            hypervolume=(0.7, 0.85, 0.93, 0.98),
-            seconds_left=12.0,
-        )
-        values = {
+        values: dict[str, Any] = {
             "job": job,
             "study": "s1",
             "state": "running",
             "pid": 4242,
             "phase": "measuring",
-            "partitions": (partition, SimpleNamespace(**{**vars(partition), "name": "fwd_mlp"})),
+            "partitions": tuple(
+                PartitionProgress(
+                    name=name,
+                    done=120,
+                    planned=224,
+                    hypervolume=(0.7, 0.85, 0.93, 0.98),
+                    seconds_left=12.0,
+                )
+                for name in ("fwd_attn", "fwd_mlp")
+            ),
             "measurements": 240,
             "planned": 448,
             "seconds_left": 12.0,
@@ -245,7 +262,7 @@ class FakeService:
             "resumable": changes.get("state") in ("failed", "cancelled", "interrupted"),
             "message": "",
         }
-        self.jobs_by_id[job] = SimpleNamespace(**(values | changes))
+        self.jobs_by_id[job] = JobView(**(values | changes))
         return self.jobs_by_id[job]
 
     def model_names(self) -> tuple[str, ...]:
@@ -265,47 +282,44 @@ class FakeService:
             raise ConfigError(f"{file_name} is not a config.json: it does not start with '{{'")
         return "uploaded-model"
 
-    def assess(self, request: Any) -> Any:
-        ready = not any(finding.severity == "error" for finding in self.findings)
-        return SimpleNamespace(
-            workload=WORKLOAD if ready else None,
+    def assess(self, request: StudyRequest) -> Assessment:
+        if any(finding.severity is Severity.ERROR for finding in self.findings):
+            return Assessment(workload=None, findings=self.findings)
+        return Assessment(
+            workload=WORKLOAD,
             findings=self.findings,
-            memory=None,
-            num_partitions=4 if ready else None,
-            num_measurements=896 if ready else None,
-            num_baseline_measurements=400 if ready else None,
-            estimated_s=22.0 if ready else None,
-            extrapolated=False,
-            uncertainty=None,
-            ready=ready,
+            memory=MEMORY,
+            num_partitions=4,
+            num_measurements=896,
+            num_baseline_measurements=400,
+            estimated_s=22.0,
         )
 
-    def submit(self, request: Any) -> Any:
+    def submit(self, request: StudyRequest) -> JobHandle:
         self.submitted.append(request)
         self.add_study("s-new", state="running", job="j-new")
         self.add_job("j-new", study="s-new")
-        return SimpleNamespace(job="j-new", study="s-new")
+        return JobHandle(job="j-new", study="s-new")
 
-    def studies(self) -> list[Any]:
+    def studies(self) -> list[StudySummary]:
         return sorted(self.studies_by_id.values(), key=lambda study: study.created, reverse=True)
 
-    def study(self, ref: str) -> Any:
+    def study(self, ref: str) -> StudyDetail:
         for study in self.studies_by_id.values():
             if ref in (study.id, study.name):
-                return SimpleNamespace(
-                    **vars(study),
+                return StudyDetail(
                     summary=study,
-                    request=None,
-                    uncertainty=None,
+                    request=StudyRequest(settings=SETTINGS),
                     workload=WORKLOAD,
                     notes=("The head's weights are tied to the embedding's.",),
                     measurements=1296,
                     versions={"kareus": "0.1"},
+                    uncertainty=None,
                     compare=COMPARE if study.state == "done" else None,
                 )
         raise NotFoundError(f"no study '{ref}': see kareus studies")
 
-    def plan_summaries(self, study: str, method: Method | None = None) -> list[Summary]:
+    def plan_summaries(self, study: str, method: Method | None = None) -> list[PlanSummary]:
         if self.study(study).state != "done":
             return []
         methods = Method if method is None else (method,)
@@ -337,7 +351,7 @@ class FakeService:
         fastest: bool = False,
         most_frugal: bool = False,
         knee: bool = False,
-    ) -> Summary:
+    ) -> PlanSummary:
         plans = PLANS[method]
         if number is not None:
             return summary(self.plan(study, method, number))
@@ -367,9 +381,9 @@ class FakeService:
         self.bundles += 1
         return f"{study}-{method.value}-{number}.zip", b"PK"
 
-    def partitions(self, study: str) -> list[Any]:
+    def partitions(self, study: str) -> list[PartitionProgress]:
         return [
-            SimpleNamespace(
+            PartitionProgress(
                 name=name, planned=224, done=224, hypervolume=(0.7, 0.85, 0.93, 0.98, 1.0)
             )
             for name in ("fwd_attn", "fwd_mlp", "bwd_mlp", "bwd_attn")
@@ -393,10 +407,10 @@ class FakeService:
     def delete_study(self, study: str) -> None:
         del self.studies_by_id[study]
 
-    def jobs(self) -> list[Any]:
+    def jobs(self) -> list[JobView]:
         return list(self.jobs_by_id.values())
 
-    def job(self, job: str) -> Any:
+    def job(self, job: str) -> JobView:
         if job not in self.jobs_by_id:
             raise NotFoundError(f"no job '{job}': see kareus jobs")
         return self.jobs_by_id[job]
@@ -414,13 +428,23 @@ class FakeService:
     def job_log(self, job: str, last: int = 200) -> str:
         return "measuring fwd_attn\nmeasuring fwd_mlp"
 
-    def import_measurements(self, path: Any, settings: Any) -> Any:
-        return SimpleNamespace(
-            dataset="d1", taken=10, repeated=1, refused=1, refusals=(("a.jsonl", 3, "time is NaN"),)
+    def import_measurements(self, path: Path, settings: WorkloadSettings) -> ImportReport:
+        self.imported.append(sorted(str(p.relative_to(path)) for p in path.rglob("*.jsonl")))
+        return ImportReport(
+            dataset="d1",
+            taken=10,
+            repeated=1,
+            refused=1,
+            refusals=(ImportRefusal(file="a.jsonl", line=3, reason="time is NaN"),),
         )
 
-    def doctor(self) -> list[Any]:
+    def doctor(self) -> list[DoctorCheck]:
         return self.doctor_checks or [
-            SimpleNamespace(name="GPU", state="missing", found="no NVIDIA driver", remedy="Use it"),
-            SimpleNamespace(name="Database", state="ok", found="writable", remedy=None),
+            DoctorCheck(
+                name="GPU",
+                state="missing",
+                found="no NVIDIA driver",
+                remedy="Use a machine with one",
+            ),
+            DoctorCheck(name="Database", state="ok", found="writable"),
         ]
