@@ -5,117 +5,62 @@ lines with the plan's costs. The first gives each instruction's clock and is wha
 pipeline-frequency-optimizer server loads; the second gives, per partition, a string
 `launch-end-SMs-threads` such as `norm_0-none-12-1024`. Files are read as literals, never executed,
 and every refusal names the file, the stage and the position, both counted from 0.
-
-Two notations of the launch point are read: slot names (`norm_0`), and the operator indices of an
-earlier release (`2-5-11-1024`), which `_OPERATOR_SLOTS` translates. Names are written.
 """
 
 import ast
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kareus.core.configuration import LaunchPoint
 from kareus.core.partition import Direction
 from kareus.core.pipeline import Pipeline, one_f_one_b
 from kareus.core.workload import Recompute
 from kareus.errors import ScheduleError
+from kareus.schedule.entries import (
+    FORWARD_CP,
+    NOT_OVERLAPPED,
+    THREADS_PER_BLOCK,
+    LaunchEntry,
+    PartitionLayout,
+    parse_entry,
+    partition_layout,
+    shorten,
+)
+
+__all__ = [
+    "MAX_FILE_BYTES",
+    "NOT_OVERLAPPED",
+    "THREADS_PER_BLOCK",
+    "Clocks",
+    "Costs",
+    "FrequencyFile",
+    "LaunchEntry",
+    "LaunchFile",
+    "Launches",
+    "PartitionLayout",
+    "decode",
+    "format_frequencies",
+    "format_launches",
+    "frequency_file_name",
+    "launch_file_name",
+    "parse_entry",
+    "parse_frequencies",
+    "parse_launches",
+    "partition_layout",
+    "read_frequencies",
+    "read_launches",
+]
 
 MAX_FILE_BYTES = 8 * 2**20
 """Larger list files are refused unread: 16 stages of 128 microbatches need about 1.5 MB."""
 
-THREADS_PER_BLOCK = 1024
 
-_FORWARD = ("fwd_attn", "fwd_mlp")
-_FORWARD_CP = ("fwd_qkv_ar", "fwd_qkv_ag", "fwd_ao_ag", "fwd_ao_ar", "fwd_mlp")
-_BACKWARD = ("bwd_attn", "bwd_mlp")
-_BACKWARD_CP = (
-    "bwd_qkv_ar",
-    "bwd_qkv_rs",
-    "bwd_a_rs",
-    "bwd_a_ag",
-    "bwd_o_ag",
-    "bwd_o_ar",
-    "bwd_mlp",
-)
-
-_BIAS_NORM_LINEAR = (LaunchPoint.NORM_0, LaunchPoint.NORM_0, LaunchPoint.LINEAR_0)
-_OPERATOR_SLOTS: Mapping[str, tuple[LaunchPoint, ...]] = {
-    # Forward attention: bias-dropout-add, norm, qkv, split, rotary, attention (the sweep's list).
-    "fwd_attn": (*_BIAS_NORM_LINEAR, *[LaunchPoint.ROPE_0] * 2, LaunchPoint.ATTN_0),
-    "fwd_mlp": (*_BIAS_NORM_LINEAR, *[LaunchPoint.ACTIVATION_0] * 3),
-    "bwd_mlp": (*_BIAS_NORM_LINEAR, *[LaunchPoint.ACTIVATION_0] * 3),
-    "fwd_qkv_ar": (*_BIAS_NORM_LINEAR, *[LaunchPoint.ROPE_0] * 3),
-    "fwd_qkv_ag": (*_BIAS_NORM_LINEAR, *[LaunchPoint.ROPE_0] * 3),
-    "fwd_ao_ag": (LaunchPoint.ATTN_0, LaunchPoint.LINEAR_0, LaunchPoint.LINEAR_0),
-    "fwd_ao_ar": (LaunchPoint.ATTN_0, LaunchPoint.LINEAR_0, LaunchPoint.LINEAR_0),
-    # Backward of qkv: the rotary of queries and of keys, then the split and the linear's gradients.
-    "bwd_qkv_ar": (*[LaunchPoint.ROPE_0] * 2, *[LaunchPoint.LINEAR_0] * 4),
-    "bwd_qkv_rs": (*[LaunchPoint.ROPE_0] * 2, *[LaunchPoint.LINEAR_0] * 4),
-    "bwd_a_rs": (LaunchPoint.ATTN_0,),
-    "bwd_a_ag": (LaunchPoint.ATTN_0,),
-    "bwd_o_ag": (LaunchPoint.NORM_0, LaunchPoint.LINEAR_0),
-    "bwd_o_ar": (LaunchPoint.NORM_0, LaunchPoint.LINEAR_0),
-}
-"""Which slot an operator index of the earlier notation stands for, per partition.
-
-The order of the forward attention is documented with the published sweep. The others follow from
-the block's operators and the indices that published files contain; the position of the split in the
-backward of qkv is an assumption.
-"""
-
-_ENTRY = re.compile(
-    r"(?P<launch>[a-z]+_0|none|\d{1,2})-(?P<end>none|\d{1,2})-(?P<sms>\d+)-(?P<threads>\d+)"
-)
 _COMMENT = re.compile(
     r"#\s*Iteration\s+(?P<plan>\d+)\s+(?P<what>cost change|total cost with P2P|total cost)\s*:"
     r"\s*(?P<value>[-+.\deE]+)\s*"
 )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PartitionLayout:
-    """Which partitions an instruction's tuple lists, in the documented order.
-
-    Attributes:
-        forward: Partitions of a forward instruction.
-        backward: Partitions of a backward instruction; under recompute the forward ones first.
-        recompute: Under full recompute instructions stand in pipeline order; without, each stage
-            lists one (forward, backward) pair per microbatch.
-    """
-
-    forward: tuple[str, ...]
-    backward: tuple[str, ...]
-    recompute: Recompute
-
-    def names(self, direction: Direction) -> tuple[str, ...]:
-        """Return the partitions of an instruction of that direction."""
-        return self.forward if direction is Direction.FORWARD else self.backward
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LaunchEntry:
-    """One partition's string.
-
-    Attributes:
-        launch_point: Where the collective is launched; `NONE` is not overlapped.
-        sm_allocation: SMs given to the collective's kernel.
-        num_threads: Threads per block.
-    """
-
-    launch_point: LaunchPoint
-    sm_allocation: int
-    num_threads: int = THREADS_PER_BLOCK
-
-    def __str__(self) -> str:
-        """Return the string of the file."""
-        return f"{self.launch_point.value}-none-{self.sm_allocation}-{self.num_threads}"
-
-
-NOT_OVERLAPPED = LaunchEntry(launch_point=LaunchPoint.NONE, sm_allocation=20)
-"""Stands for every partition of a sequential instruction and where there is no collective."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -177,15 +122,6 @@ def launch_file_name(plan: int) -> str:
     return f"scheds_pipeline_{plan:05d}.py"
 
 
-def partition_layout(recompute: Recompute, *, cp: int) -> PartitionLayout:
-    """Return the partitions each instruction's tuple lists, with or without context parallelism."""
-    forward: tuple[str, ...] = _FORWARD_CP if cp > 1 else _FORWARD
-    backward: tuple[str, ...] = _BACKWARD_CP if cp > 1 else _BACKWARD
-    if recompute is Recompute.FULL:
-        backward = forward + backward
-    return PartitionLayout(forward=forward, backward=backward, recompute=recompute)
-
-
 def format_frequencies(clocks: Clocks, costs: Costs) -> str:
     """Return the text of a `freqs_` file."""
     stages = [repr([(direction.value, clock) for direction, clock in stage]) for stage in clocks]
@@ -239,12 +175,12 @@ def parse_frequencies(text: str, name: str, pipeline: Pipeline | None = None) ->
             place = _place(name, stage, position)
             if not (isinstance(item, tuple | list) and len(item) == 2):
                 raise ScheduleError(
-                    f"{place}: {_show(item)} is not a pair ('forward'|'backward', MHz)"
+                    f"{place}: {shorten(item)} is not a pair ('forward'|'backward', MHz)"
                 )
             direction, clock = _direction(item[0], place), item[1]
             if not isinstance(clock, int) or isinstance(clock, bool) or clock <= 0:
                 raise ScheduleError(
-                    f"{place}: clock {_show(clock)} is not a whole number of MHz above 0"
+                    f"{place}: clock {shorten(clock)} is not a whole number of MHz above 0"
                 )
             parsed.append((direction, clock))
         clocks.append(tuple(parsed))
@@ -259,7 +195,7 @@ def parse_launches(text: str, name: str, pipeline: Pipeline | None = None) -> La
     paired = isinstance(first, tuple | list) and bool(first) and isinstance(first[0], tuple | list)
     recompute = Recompute.NONE if paired else Recompute.FULL
     sample = first[0] if paired and isinstance(first, tuple | list) else first
-    cp = 2 if isinstance(sample, tuple | list) and len(sample) == 1 + len(_FORWARD_CP) else 1
+    cp = 2 if isinstance(sample, tuple | list) and len(sample) == 1 + len(FORWARD_CP) else 1
     layout = partition_layout(recompute, cp=cp)
     parsed: list[list[tuple[Direction, tuple[LaunchEntry, ...]]]] = []
     for stage, items in enumerate(stages):
@@ -270,7 +206,7 @@ def parse_launches(text: str, name: str, pipeline: Pipeline | None = None) -> La
                 instructions.append(_instruction(item, layout, place))
                 continue
             if not (isinstance(item, tuple | list) and len(item) == 2):
-                raise ScheduleError(f"{place}: {_show(item)} is not a pair (forward, backward)")
+                raise ScheduleError(f"{place}: {shorten(item)} is not a pair (forward, backward)")
             pair = [_instruction(half, layout, place) for half in item]
             if [direction for direction, _ in pair] != [Direction.FORWARD, Direction.BACKWARD]:
                 raise ScheduleError(f"{place}: a pair must hold a forward, then a backward")
@@ -282,54 +218,6 @@ def parse_launches(text: str, name: str, pipeline: Pipeline | None = None) -> La
     return LaunchFile(
         launches=tuple(tuple(stage) for stage in parsed), layout=layout, costs=_costs(text)
     )
-
-
-def parse_entry(text: object, partition: str, place: str) -> LaunchEntry:
-    """Parse one partition's string, in either notation.
-
-    Args:
-        text: Such as `norm_0-none-12-1024` or `2-5-11-1024`.
-        partition: Whose string it is: indices mean different operators in different partitions.
-        place: What an error message begins with.
-
-    Raises:
-        ScheduleError: It is not such a string.
-    """
-    match = _ENTRY.fullmatch(text) if isinstance(text, str) else None
-    if match is None:
-        raise ScheduleError(
-            f"{place}: {_show(text)} of {partition} is not 'launch-end-SMs-threads', "
-            "such as 'norm_0-none-12-1024'"
-        )
-    launch, sms, threads = match["launch"], int(match["sms"]), int(match["threads"])
-    if launch.isdecimal():
-        slots = _OPERATOR_SLOTS.get(partition)
-        if slots is None:
-            raise ScheduleError(
-                f"{place}: the operator indices of {partition} are not documented; "
-                f"write {_show(text)} with a slot name, such as 'norm_0-none-12-1024'"
-            )
-        if int(launch) >= len(slots):
-            raise ScheduleError(
-                f"{place}: {_show(text)} launches at operator {launch}, "
-                f"but {partition} offers operators 0 to {len(slots) - 1}"
-            )
-        if match["end"] != "none" and int(match["end"]) < int(launch):
-            raise ScheduleError(f"{place}: {_show(text)} of {partition} ends before it is launched")
-        point = slots[int(launch)]
-    else:
-        try:
-            point = LaunchPoint(launch)
-        except ValueError:
-            raise ScheduleError(
-                f"{place}: launch point {launch!r} of {partition} is unknown; "
-                f"known are {', '.join(LaunchPoint)}"
-            ) from None
-    if not (0 < sms <= 1024 and 0 < threads <= 1024):
-        raise ScheduleError(
-            f"{place}: {_show(text)} of {partition} must name 1 to 1024 SMs and threads"
-        )
-    return LaunchEntry(launch_point=point, sm_allocation=sms, num_threads=threads)
 
 
 def _format(stages: Sequence[str], costs: Costs) -> str:
@@ -389,7 +277,7 @@ def _instruction(
     """Parse one instruction's tuple."""
     if not (isinstance(item, tuple | list) and item):
         raise ScheduleError(
-            f"{place}: {_show(item)} is not a tuple ('forward'|'backward', strings)"
+            f"{place}: {shorten(item)} is not a tuple ('forward'|'backward', strings)"
         )
     direction = _direction(item[0], place)
     names = layout.names(direction)
@@ -407,7 +295,7 @@ def _instruction(
 def _direction(value: object, place: str) -> Direction:
     """Parse an instruction's name."""
     if value not in ("forward", "backward"):
-        raise ScheduleError(f"{place}: instruction {_show(value)} is not 'forward' or 'backward'")
+        raise ScheduleError(f"{place}: instruction {shorten(value)} is not 'forward' or 'backward'")
     return Direction(value)
 
 
@@ -496,9 +384,3 @@ def _costs(text: str) -> Costs | None:
 def _place(name: str, stage: int, position: int) -> str:
     """Return the beginning of a message."""
     return f"{name}, stage {stage}, position {position}"
-
-
-def _show(value: object) -> str:
-    """Return a short form of a value for a message."""
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

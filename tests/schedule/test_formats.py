@@ -176,7 +176,7 @@ def test_refused_for_another_pipeline():
         ("norm_0-none-0-1024", "1 to 1024 SMs"),
         ("norm_0-none-12-4096", "1 to 1024 SMs"),
         ("9-9-12-1024", "offers operators 0 to 5"),
-        ("4-2-12-1024", "ends before it is launched"),
+        ("4-2-12-1024", "ends before its launch"),
         (12, "is not 'launch-end-SMs-threads'"),
     ],
 )
