@@ -143,9 +143,7 @@ def parse_entry(text: object, partition: str, place: str) -> LaunchEntry:
                 f"but {partition} offers operators 0 to {len(slots) - 1}"
             )
         if match["end"] != "none" and int(match["end"]) < int(launch):
-            raise ScheduleError(
-                f"{place}: {shorten(text)} of {partition} ends before it is launched"
-            )
+            raise ScheduleError(f"{place}: {shorten(text)} of {partition} ends before its launch")
         point = slots[int(launch)]
     else:
         try:
