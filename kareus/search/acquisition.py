@@ -245,6 +245,8 @@ class Acquisition:
     def choose(self, num_configurations: int) -> tuple[tuple[float, int], ...]:
         """Return (expected gain in share, position) of the picks, best first. Call it once."""
         columns = self._columns
+        if len(columns) == 0:
+            return ()
         bounds = self._gains(columns)
         picks: list[tuple[float, int]] = []
         while len(picks) < min(num_configurations, len(columns)):

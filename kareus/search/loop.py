@@ -40,6 +40,8 @@ _INITIAL = 24
 _BATCH_SIZE = 8
 _NUM_SAMPLES = 32
 _LEAST_POINTS = 4
+# Repeats compete for the last part of the budget only: before, a new point teaches as much.
+_REPEAT_SHARE = 0.25
 _MAX_REPEATS = 4
 # Joint samples cost the cube of the number of configurations: about 0.1 s at this one.
 _MAX_JOINT = 1000
@@ -174,44 +176,38 @@ class KareusSearch(BaseSearch):
             )
         size = min(max(_BATCH_SIZE, self.num_counted // 72 * _BATCH_SIZE), room)
         belief = self._belief()
-        acquisition = Acquisition(
+        picks = Acquisition(
             belief.samples,
             clocks_mhz=belief.clocks_mhz,
             held=belief.measured,
             factor=(~belief.measured).astype(np.float64),
-        )
-        picks = acquisition.choose(size)
-        if self._repeats:
+        ).choose(size)
+        if self._repeats and room <= _REPEAT_SHARE * self._budget.total:
             picks = tuple(heapq.nlargest(size, picks + self._repeated(belief, size)))
         return tuple(belief.points[column] for _, column in picks)
 
     def _repeated(self, belief: "_Belief", size: int) -> tuple[tuple[float, int], ...]:
         """Gains of measuring again what was measured.
 
-        What is recommended are the fronts of posterior means. A measured configuration off them
+        What a user is offered are the fronts of posterior means. A measured configuration off them
         loses its sampled gain over them; one more measurement is taken to recover the share of it
-        by which it would cut the energy's variance. So repeats are chosen where noise, not
-        ignorance of the rest, decides.
+        by which it would cut the energy's variance. So repeats win where noise, not ignorance of
+        the rest, decides.
         """
+        held = np.zeros(len(belief.points), dtype=np.bool_)
+        for clock in np.unique(belief.clocks_mhz[belief.measured]):
+            places = np.flatnonzero(belief.measured & (belief.clocks_mhz == clock))
+            held[places[non_dominated(belief.means[places])]] = True
         counts = Counter(one.configuration for one in self._history.measurements)
         failed = self._history.failed()
-        num_measured = int(belief.measured.sum())
-        factor = np.zeros(len(belief.points))
-        factor[:num_measured] = belief.repeat_factors
-        means = np.stack([belief.means.log_time[0], belief.means.log_effective[0]], axis=1)
-        held = np.zeros(len(belief.points), dtype=np.bool_)
-        for clock in np.unique(belief.clocks_mhz[:num_measured]):
-            places = np.flatnonzero(belief.clocks_mhz[:num_measured] == clock)
-            held[places[non_dominated(means[places])]] = True
-        for place, one in enumerate(belief.points[:num_measured]):
-            if held[place] or one in failed or counts[one] > _MAX_REPEATS:
+        factor = np.where(belief.measured & ~held, belief.resolutions, 0.0)
+        for place in np.flatnonzero(factor):
+            one = belief.points[place]
+            if one in failed or counts[one] > _MAX_REPEATS:
                 factor[place] = 0.0
-        if not (factor > 0).any():
-            return ()
-        acquisition = Acquisition(
+        return Acquisition(
             belief.samples, clocks_mhz=belief.clocks_mhz, held=held, factor=factor
-        )
-        return acquisition.choose(size)
+        ).choose(size)
 
     def _belief(self) -> "_Belief":
         """What is believed at this step about the measured and the open configurations."""
@@ -226,13 +222,14 @@ class KareusSearch(BaseSearch):
             known = [one.configuration for one in averaged]
             points = known + _promising(surrogate, self._open(), _MAX_JOINT - len(known))
             samples = surrogate.sample(points, _NUM_SAMPLES, self._rng())
+            means = surrogate.means(points)
             belief = _Belief(
                 points=points,
                 samples=samples,
-                means=surrogate.means(known),
+                means=np.stack([means.log_time[0], means.log_effective[0]], axis=1),
                 clocks_mhz=np.array([one.clock_mhz for one in points], dtype=np.intp),
                 measured=np.arange(len(points)) < len(known),
-                repeat_factors=surrogate.repeat_factors(samples, len(known)),
+                resolutions=surrogate.resolutions(samples, means),
             )
             self._cached = (self._history.num_told, belief)
         return self._cached[1]
@@ -245,18 +242,18 @@ class _Belief:
     Attributes:
         points: The configurations.
         samples: Joint samples, shape (s, m).
-        means: Posterior means of the measured ones.
+        means: Posterior means of (log time, log effective energy), shape (m, 2).
         clocks_mhz: Shape (m,).
         measured: Shape (m,).
-        repeat_factors: See `Surrogate.repeat_factors`, of the measured ones.
+        resolutions: See `Surrogate.resolutions`, shape (m,).
     """
 
     points: list[Configuration]
     samples: PosteriorSamples
-    means: PosteriorSamples
+    means: NDArray[np.float64]
     clocks_mhz: NDArray[np.intp]
     measured: NDArray[np.bool_]
-    repeat_factors: NDArray[np.float64]
+    resolutions: NDArray[np.float64]
 
 
 def _promising(

@@ -90,9 +90,8 @@ class Surrogate:
         self._shift = float(max(0.0, np.max(_LEAST_SHARE * total - effective)))
         lifted = effective + self._shift
         self._time = self._process(np.log(time), 1.0 / np.sqrt(counts), _TIME_NOISE, "time")
-        self._levels = total / lifted
         self._energy = self._process(
-            np.log(lifted), self._levels / np.sqrt(counts), _ENERGY_NOISE, "energy"
+            np.log(lifted), total / lifted / np.sqrt(counts), _ENERGY_NOISE, "energy"
         )
 
     def options(self, configurations: Sequence[Configuration]) -> tuple[PartitionOption, ...]:
@@ -112,19 +111,16 @@ class Surrogate:
             self._energy.mean(self._inputs(configurations, "energy"))[None, :],
         )
 
-    def repeat_factors(self, samples: PosteriorSamples, num_configurations: int) -> FloatArray:
-        """Return which share of its variance one more measurement takes from each energy.
+    def resolutions(self, samples: PosteriorSamples, means: PosteriorSamples) -> FloatArray:
+        """Return which share of its variance one measurement takes from each energy, shape (m,).
 
         v / (v + noise variance) with v the posterior variance of the log effective energy.
-
-        Args:
-            samples: Samples whose first columns are the averaged configurations.
-            num_configurations: How many of those columns.
         """
-        variance = samples.log_effective[:, :num_configurations].var(axis=0)
-        noise: FloatArray = (self._energy.noise_deviation * self._levels) ** 2
-        factors: FloatArray = variance / np.maximum(variance + noise, 1e-300)
-        return factors
+        variance = samples.log_effective.var(axis=0)
+        levels = np.exp(means.log_total[0] - means.log_effective[0])
+        noise = (self._energy.noise_deviation * levels) ** 2
+        shares: FloatArray = variance / np.maximum(variance + noise, 1e-300)
+        return shares
 
     def sample(
         self, configurations: Sequence[Configuration], num_samples: int, rng: np.random.Generator

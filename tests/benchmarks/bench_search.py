@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 from tests.benchmarks import search_methods, search_spaces
 from tests.benchmarks.search_scores import scores
 
-_CHECKPOINTS = (40, 72, 108, 144, 224)
+_CHECKPOINTS = (72, 108, 144, 224)
 _COLUMNS = (
     "hv_effective_pct",
     "hv_total_pct",

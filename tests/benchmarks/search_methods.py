@@ -69,22 +69,27 @@ class _Recorder:
         return option.time_s, option.effective_energy_j(self.space.static_power_w)
 
 
-def _own(kind: SearchKind, space: BenchSpace, seed: int, checkpoints: Sequence[int]) -> Run:
-    """One run to the last checkpoint, batches cut at the others."""
+def _own(
+    kind: SearchKind,
+    space: BenchSpace,
+    seed: int,
+    checkpoints: Sequence[int],
+    budget: Callable[[int], MeasuringBudget],
+) -> Run:
+    """Run one search to each count."""
     run = Run()
-    size = len(space.truth)
-    search = make_search(
-        kind,
-        space.partition,
-        tuple(space.truth),
-        static_power_w=space.static_power_w,
-        seed=seed,
-        budget=MeasuringBudget(initial=min(24, size), num_batches=size, batch_size=_BATCH),
-    )
-    for checkpoint in sorted(checkpoints):
-        while search.num_counted < checkpoint:
+    for checkpoint in checkpoints:
+        search = make_search(
+            kind,
+            space.partition,
+            tuple(space.truth),
+            static_power_w=space.static_power_w,
+            seed=seed,
+            budget=budget(checkpoint),
+        )
+        while True:
             start = time.process_time()
-            batch = search.ask(limit=checkpoint - search.num_counted)
+            batch = search.ask()
             run.proposal_s.append(time.process_time() - start)
             if not batch:
                 break
@@ -93,40 +98,33 @@ def _own(kind: SearchKind, space: BenchSpace, seed: int, checkpoints: Sequence[i
     return run
 
 
+def _even(total: int) -> MeasuringBudget:
+    """24 and then batches of 8."""
+    num_batches = max(total - 24, 0) // _BATCH
+    return MeasuringBudget(
+        initial=total - num_batches * _BATCH, num_batches=num_batches, batch_size=_BATCH
+    )
+
+
+def _published_split(total: int) -> MeasuringBudget:
+    """The published split, 96 + 4 x 32 of 224, scaled."""
+    batch_size = round(total / 7)
+    return MeasuringBudget(initial=total - 4 * batch_size, num_batches=4, batch_size=batch_size)
+
+
 def kareus(space: BenchSpace, seed: int, checkpoints: Sequence[int]) -> Run:
     """Ours."""
-    return _own(SearchKind.KAREUS, space, seed, checkpoints)
+    return _own(SearchKind.KAREUS, space, seed, checkpoints, _even)
 
 
 def random(space: BenchSpace, seed: int, checkpoints: Sequence[int]) -> Run:
     """Drawn without replacement."""
-    return _own(SearchKind.RANDOM, space, seed, checkpoints)
+    return _own(SearchKind.RANDOM, space, seed, checkpoints, _even)
 
 
 def published(space: BenchSpace, seed: int, checkpoints: Sequence[int]) -> Run:
-    """The published method with its own split, 96 + 4 x 32 of 224, scaled to each count."""
-    run = Run()
-    for checkpoint in checkpoints:
-        batch_size = round(checkpoint / 7)
-        search = make_search(
-            SearchKind.PUBLISHED,
-            space.partition,
-            tuple(space.truth),
-            static_power_w=space.static_power_w,
-            seed=seed,
-            budget=MeasuringBudget(
-                initial=checkpoint - 4 * batch_size, num_batches=4, batch_size=batch_size
-            ),
-        )
-        while True:
-            start = time.process_time()
-            batch = search.ask()
-            run.proposal_s.append(time.process_time() - start)
-            if not batch:
-                break
-            search.tell([space.measure(one, 0) for one in batch])
-        run.options[checkpoint] = search.options()
-    return run
+    """The published method with its own split of each count."""
+    return _own(SearchKind.PUBLISHED, space, seed, checkpoints, _published_split)
 
 
 def nsga2(space: BenchSpace, seed: int, checkpoints: Sequence[int]) -> Run:
