@@ -10,11 +10,12 @@ columns; `qkv` holds a rank's queries, keys and values one below the other, `fc1
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention.bias import causal_lower_right
+from torch.nn.attention.bias import CausalBias, causal_lower_right
 
 from kareus.core.workload import Model
 from kareus.errors import ConfigError
@@ -260,11 +261,17 @@ def attention_of_chunks(q: Tensor, kv: Tensor, *, chunks: tuple[int, ...]) -> Te
                 query,
                 keys[:, :, :end],
                 values[:, :, :end],
-                attn_mask=causal_lower_right(query.shape[2], end),
+                attn_mask=_lower_right(query.shape[2], end),
                 enable_gqa=q.shape[1] != keys.shape[1],
             )
         )
     return merge_heads(torch.cat(outputs, 2))
+
+
+@lru_cache(maxsize=64)
+def _lower_right(num_queries: int, num_keys: int) -> CausalBias:
+    """The mask aligned to the lower right corner; made once, it holds no memory."""
+    return causal_lower_right(num_queries, num_keys)
 
 
 def merge_heads(x: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from kareus.core.configuration import Configuration, LaunchPoint
 from kareus.core.partition import Direction, Execution
@@ -48,7 +47,7 @@ class InstructionSettings:
                 f"an instruction cannot be executed as {self.execution}: "
                 f"use {Execution.NANOBATCH} or {Execution.SEQUENTIAL}"
             )
-        object.__setattr__(self, "configurations", MappingProxyType(dict(self.configurations)))
+        object.__setattr__(self, "configurations", dict(self.configurations))  # ours alone
 
     @staticmethod
     def sequential() -> "InstructionSettings":
