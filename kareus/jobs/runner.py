@@ -16,8 +16,13 @@ from types import FrameType
 from kareus.errors import CancelledError, JobError, KareusError
 from kareus.jobs import states
 from kareus.jobs.context import JobContext, JobFunction
-from kareus.jobs.heartbeat import Heartbeat
-from kareus.jobs.processes import JOB_VARIABLE, creation_time_s, this_host
+from kareus.jobs.heartbeat import GRACE_S, Heartbeat
+from kareus.jobs.processes import (
+    JOB_VARIABLE,
+    creation_time_s,
+    end_job_processes,
+    this_host,
+)
 from kareus.jobs.reaper import reap
 from kareus.store import JobRecord, JobState, Phase, Progress, Store, StudyState
 from kareus.store.records import now
@@ -88,6 +93,8 @@ def run_job(
             _LOGGER.info("job %s (%s), attempt %d, started", job, record.kind, attempt)
             result = function(context)
         except BaseException as error:
+            # Before the job counts as ended: whoever sees it so may use its GPUs.
+            end_job_processes(job, grace_s=GRACE_S / 2)
             heartbeat.stop()
             if heartbeat.taken_over:
                 raise JobError(f"job {job} was taken over or given up elsewhere") from error

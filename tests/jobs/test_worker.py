@@ -86,8 +86,16 @@ def test_cancel_ends_children_and_grandchildren(
     assert manager.cancel(job.id).state in (JobState.CANCELLING, JobState.CANCELLED)
     assert manager.cancel(job.id).state in (JobState.CANCELLING, JobState.CANCELLED)
     assert manager.wait(job.id, timeout_s=WAIT_S).state is JobState.CANCELLED
-    until(lambda: all(gone(pid) for pid in [*family, job.pid]))
+    assert all(gone(pid) for pid in family)
+    until(lambda: gone(int(str(job.pid))))
     assert store.study(study).state is StudyState.CANCELLED
+
+
+def test_a_failing_job_leaves_no_process_behind(manager: JobManager, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    job = manager.submit("family", request={"pids": str(pids), "orphan": True, "blocks": True})
+    assert manager.wait(job.id, timeout_s=WAIT_S).state is JobState.FAILED
+    assert all(gone(pid) for pid in json.loads(pids.read_text()))
 
 
 def test_a_function_waiting_for_its_child_is_cancelled_not_failed(
