@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from kareus import __version__
-from kareus.cli import commands_jobs, commands_machine, commands_studies
+from kareus.cli import commands_explore, commands_jobs, commands_machine, commands_studies
 from kareus.errors import KareusError
 
 
@@ -24,6 +24,7 @@ def kareus() -> None:
 
 for command in (
     *commands_studies.COMMANDS,
+    *commands_explore.COMMANDS,
     *commands_jobs.COMMANDS,
     *commands_machine.COMMANDS,
 ):

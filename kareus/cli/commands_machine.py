@@ -113,9 +113,10 @@ def calibrate(
     print_table(
         ("method", "errors", "time (%)", "energy (%)"),
         [
-            (method, kind, errors["time_mape_pct"], errors["energy_mape_pct"])
+            (method, kind.replace("_", " "), errors["time_mape_pct"], errors["energy_mape_pct"])
             for kind in ("fit", "leave_one_out")
-            for method, errors in report[kind].items()
+            if report[kind] is not None
+            for method, errors in report[kind]["overall"].items()
         ],
     )
     for warning in report["warnings"]:

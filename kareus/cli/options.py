@@ -14,21 +14,21 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 DATABASE_HELP = "Database file (default: kareus.db in $KAREUS_HOME, else in runs/)."
 
 
-class LayerCounts(click.ParamType[tuple[int, ...]]):
-    """A comma-separated list of layers per stage, such as `15,13`."""
+class NumberList(click.ParamType[tuple[int, ...]]):
+    """A comma-separated list of whole numbers, such as `15,13`."""
 
     name = "N,N,..."
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int, ...]:
-        """Return the counts; refuse anything that is not whole numbers between commas."""
+        """Return the numbers; refuse anything that is not whole numbers between commas."""
         if isinstance(value, tuple):
             return value
         try:
             return tuple(int(part) for part in str(value).split(","))
         except ValueError:
-            self.fail(f"'{value}' is not a list of layer counts: write them as 15,13", param, ctx)
+            self.fail(f"'{value}' is not a list of whole numbers: write it as 15,13", param, ctx)
 
 
 def database_option(command: Command) -> Command:
@@ -93,7 +93,7 @@ def workload_options(*, required: bool = True) -> Callable[[Command], Command]:
             ),
             click.option(
                 "--stage-layers",
-                type=LayerCounts(),
+                type=NumberList(),
                 help="Layers of each stage, as 15,13 (default: even, remainder on early stages).",
             ),
             click.option(

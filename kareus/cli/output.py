@@ -1,6 +1,7 @@
 """How the command line prints: one JSON document, aligned tables, progress on standard error."""
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -19,6 +20,9 @@ from rich.table import Table
 from kareus import service
 
 
+_PIPE_WIDTH = 200
+
+
 def print_json(document: object) -> None:
     """Print one JSON document on standard output; a NaN in it is an error, never output."""
     click.echo(json.dumps(document, allow_nan=False, default=str))
@@ -32,7 +36,9 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*("–" if cell is None else _text(cell) for cell in row))
-    Console(highlight=False).print(table)
+    # A pipe has no width: rows stay whole there.
+    width = None if sys.stdout.isatty() else _PIPE_WIDTH
+    Console(highlight=False, width=width).print(table)
 
 
 def _text(cell: object) -> str:

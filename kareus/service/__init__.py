@@ -6,6 +6,8 @@ from kareus.service.service import Service
 from kareus.service.views import (
     Assessment,
     DoctorCheck,
+    ExplorationHandle,
+    ExplorationView,
     ImportRefusal,
     ImportReport,
     JobHandle,
@@ -16,6 +18,14 @@ from kareus.service.views import (
     Uncertainty,
 )
 from kareus.store import PartitionProgress, Phase, Progress
+from kareus.study.explore import (
+    Exploration,
+    ExplorationRequest,
+    Layout,
+    LayoutPoint,
+    LayoutState,
+    layout_words,
+)
 from kareus.study.request import StudyRequest
 from kareus.study.runner import StudyResult
 from kareus.workload.build import Finding, Severity, WorkloadSettings
@@ -26,11 +36,18 @@ ProgressCallback = Callable[[Progress], None]
 __all__ = [
     "Assessment",
     "DoctorCheck",
+    "Exploration",
+    "ExplorationHandle",
+    "ExplorationRequest",
+    "ExplorationView",
     "Finding",
     "ImportRefusal",
     "ImportReport",
     "JobHandle",
     "JobView",
+    "Layout",
+    "LayoutPoint",
+    "LayoutState",
     "MemoryEstimate",
     "PartitionProgress",
     "Phase",
@@ -46,4 +63,5 @@ __all__ = [
     "StudySummary",
     "Uncertainty",
     "WorkloadSettings",
+    "layout_words",
 ]

@@ -4,11 +4,13 @@ from pathlib import Path
 from typing import Any
 
 from kareus.simulate.calibrate import calibrate as fit
-from kareus.simulate.calibration import Calibration, load_calibration
+from kareus.simulate.calibration import Calibration, load_calibration, save_calibration
 from kareus.simulate.validate import validate_frontiers as against_frontiers
 from kareus.simulate.validate import validate_sweep as against_sweep
+from kareus.workload.blocks import BlockShape
 from kareus.workload.build import WorkloadSettings, build_workload
 from kareus.workload.gpus import load_gpu
+from kareus.workload.partitions import NUM_NANOBATCHES
 
 
 def validate_frontiers(
@@ -25,14 +27,23 @@ def validate_sweep(
     settings: WorkloadSettings | None,
     calibration: str | None,
 ) -> dict[str, Any]:
-    """Return the errors of the simulator on a recorded sweep."""
-    workload = build_workload(settings) if settings is not None else None
+    """Return the errors of the simulator on a recorded sweep of a forward attention partition."""
+    shape = None
+    if settings is not None:
+        workload = build_workload(settings)
+        shape = BlockShape(
+            model=workload.model,
+            num_sequences=workload.microbatch_size / NUM_NANOBATCHES,
+            seq_len=workload.seq_len,
+            tp=workload.parallelism.tp,
+            cp=workload.parallelism.cp,
+        )
     return against_sweep(
         sweep,
-        gpu=load_gpu(gpu),
+        _load(calibration),
+        gpu=load_gpu(gpu).name,
         clock_mhz=clock_mhz,
-        workload=workload,
-        calibration=_load(calibration),
+        shape=shape,
     )
 
 
@@ -40,9 +51,15 @@ def calibrate(
     frontiers: Path, frequencies: Path, sweep: Path | None, gpu: str, out: Path
 ) -> dict[str, Any]:
     """Fit, write the calibration file, and return the report."""
-    result = fit(frontiers, frequencies, sweep=sweep, gpu=load_gpu(gpu))
-    result.save(out)
-    return result.report()
+    result = fit(frontiers, frequencies, sweep, gpu=load_gpu(gpu))
+    save_calibration(result.calibration, out)
+    return {
+        "out": str(out),
+        "fit": result.fit,
+        "leave_one_out": result.held_out,
+        "sweep": result.sweep,
+        "warnings": list(result.warnings),
+    }
 
 
 def _load(calibration: str | None) -> Calibration | None:

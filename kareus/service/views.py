@@ -11,6 +11,7 @@ from kareus.core.measurement import SourceKind
 from kareus.core.plan import Method
 from kareus.core.workload import Workload
 from kareus.store import PartitionProgress
+from kareus.study.explore import Exploration, ExplorationRequest
 from kareus.study.request import StudyRequest
 from kareus.workload.build import Finding, Severity
 from kareus.workload.memory import MemoryEstimate
@@ -217,6 +218,43 @@ class JobHandle:
 
     job: str
     study: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExplorationHandle:
+    """A job that was submitted and the exploration it works on."""
+
+    job: str
+    exploration: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplorationView:
+    """An exploration of layouts.
+
+    Attributes:
+        exploration: Its id.
+        name: Its name.
+        request: What was asked for.
+        created: UTC.
+        state: Of its latest job.
+        job: Its latest job; None if there is none.
+        error: Why it failed; None otherwise.
+        result: Layouts and joint frontier so far.
+    """
+
+    exploration: str
+    name: str
+    request: ExplorationRequest
+    created: dt.datetime
+    state: str
+    job: str | None
+    error: str | None
+    result: Exploration
+
+    def as_document(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return document_of(self)
 
 
 @dataclass(frozen=True, kw_only=True)

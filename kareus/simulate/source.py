@@ -91,6 +91,11 @@ class SimulatorSource:
         return SourceKind.SIMULATOR
 
     @property
+    def repeatable(self) -> bool:
+        """Simulated measurements can be repeated, with fresh noise."""
+        return True
+
+    @property
     def calibration(self) -> Calibration:
         """The parameter table measurements come from."""
         return self._calibration

@@ -188,6 +188,12 @@ class Measuring:
         self._report()
         return {name: self._options(name) for name in self._partitions}
 
+    def run_baselines(self) -> dict[str, tuple[PartitionOption, ...]]:
+        """Measure only what the baselines need and return each partition's options."""
+        for name, partition in self._partitions.items():
+            self._measure_baselines(name, partition)
+        return {name: self._options(name) for name in self._partitions}
+
     def _plan(self, name: str) -> int:
         """Measurements planned for a partition, baselines included."""
         allowed = set(self._candidates[name])

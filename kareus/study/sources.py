@@ -21,6 +21,11 @@ def calibration_of(request: StudyRequest, workload: Workload) -> Calibration:
     return calibration_for(workload.gpu)
 
 
+def simulator_extrapolates(request: StudyRequest, workload: Workload) -> bool:
+    """Return whether a request's numbers come from a simulator not calibrated on its GPU."""
+    return request.source is SourceKind.SIMULATOR and calibration_of(request, workload).extrapolated
+
+
 def make_source(
     request: StudyRequest, workload: Workload, partitions: Mapping[str, Partition], store: Store
 ) -> MeasurementSource:

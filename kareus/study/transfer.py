@@ -76,4 +76,4 @@ def find_priors(
             "from: run without --transfer first"
         )
     note = f"Searches start from what {', '.join(names)} measured."
-    return {name: TransferPrior(found) for name, found in donors.items()}, [note]
+    return {name: TransferPrior(partitions[name], found) for name, found in donors.items()}, [note]

@@ -1,0 +1,387 @@
+"""Use cases about studies: assess, start, list, choose a plan, export."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kareus.compose.selection import Preference, select_plan
+from kareus.core.measurement import FailedMeasurement, Measurement
+from kareus.core.pipeline import Pipeline, build_pipeline
+from kareus.core.plan import Method, Plan
+from kareus.core.timeline import TimelineRow, build_timeline
+from kareus.core.workload import Gpu, Model, Workload
+from kareus.errors import ConfigError, NotFoundError
+from kareus.schedule.bundle import bundle_bytes, write_bundle
+from kareus.schedule.document import Schedule, build_schedule
+from kareus.service import choosing, doctor
+from kareus.service.base import Base
+from kareus.service.views import Assessment, JobHandle, PlanSummary, StudyDetail, StudySummary
+from kareus.store import JobRecord, PartitionProgress, Progress, StudyRecord
+from kareus.store import PlanSummary as StoredSummary
+from kareus.study.documents import request_of, study_document, workload_of
+from kareus.study.request import StudyRequest
+from kareus.study.runner import StudyResult
+from kareus.workload.gpus import GPUS, load_gpu
+from kareus.workload.models import CATALOGUE, load_model
+
+_JOB_KIND = "study"
+
+
+class StudyUseCases(Base):
+    """Studies and their plans."""
+
+    def model_names(self) -> tuple[str, ...]:
+        """Return the catalogue's models."""
+        return tuple(CATALOGUE)
+
+    def gpu_names(self) -> tuple[str, ...]:
+        """Return the catalogue's GPUs."""
+        return tuple(GPUS)
+
+    def model(self, name: str) -> Model:
+        """Return a model by catalogue name or path.
+
+        Raises:
+            ConfigError: There is none.
+        """
+        return load_model(name)
+
+    def gpu(self, name: str) -> Gpu:
+        """Return a GPU by catalogue name.
+
+        Raises:
+            ConfigError: There is none.
+        """
+        return load_gpu(name)
+
+    def add_model(self, file_name: str, text: str) -> str:
+        """Keep an uploaded Hugging Face configuration; return a name for `settings.model`.
+
+        Raises:
+            ConfigError: It is no configuration of a model that can be planned for.
+        """
+        return choosing.add_model(self.home / "models", file_name, text)
+
+    def assess(self, request: StudyRequest) -> Assessment:
+        """Return what a request would mean, errors included; never raises for bad values."""
+        return choosing.assess(request)
+
+    def submit(self, request: StudyRequest) -> JobHandle:
+        """Start a study as a background job that outlives this process.
+
+        Raises:
+            ConfigError: The request has an error; nothing is stored then.
+        """
+        study = self._create(request)
+        job = self.manager.submit(_JOB_KIND, study=study)
+        return JobHandle(job=job.id, study=study)
+
+    def run(
+        self, request: StudyRequest, *, on_progress: Callable[[Progress], None] | None = None
+    ) -> StudyResult:
+        """Run a study in this process; it is listed and can be resumed like any other.
+
+        Raises:
+            ConfigError: The request has an error; nothing is stored then.
+            CancelledError: It was interrupted.
+        """
+        study = self._create(request)
+        result = self.manager.run_here(_JOB_KIND, study=study, on_progress=on_progress)
+        assert isinstance(result, StudyResult)
+        return result
+
+    def studies(self) -> list[StudySummary]:
+        """Return the studies, newest first."""
+        jobs: dict[str, JobRecord] = {}
+        for job in self.manager.list_jobs():
+            if job.study is not None:
+                jobs.setdefault(job.study, job)
+        return [_summary(record, jobs.get(record.id)) for record in self.store.studies()]
+
+    def study(self, ref: str) -> StudyDetail:
+        """Return one study by id, unambiguous beginning of an id, or name.
+
+        Raises:
+            NotFoundError: None or several match.
+        """
+        record = self.store.find_study(ref)
+        jobs = self.manager.list_jobs(study=record.id)
+        request, workload = request_of(record), workload_of(record)
+        uncertainty = None
+        if record.extrapolated:
+            _, uncertainty = choosing.trust(request, workload)
+        return StudyDetail(
+            summary=_summary(self.store.study(record.id), jobs[0] if jobs else None),
+            request=request,
+            workload=workload,
+            notes=record.notes,
+            measurements=sum(self.store.count_measurements(record.id).values()),
+            versions=record.versions,
+            uncertainty=uncertainty,
+            compare=dict(record.summary) if record.summary is not None else None,
+        )
+
+    def delete_study(self, ref: str) -> None:
+        """Delete a study with its measurements and plans.
+
+        Raises:
+            NotFoundError: There is none.
+            JobError: A job is working on it.
+        """
+        self.store.delete_study(self.store.find_study(ref).id)
+
+    def plan_summaries(self, ref: str, method: Method | None = None) -> list[PlanSummary]:
+        """Return the figures of a method's plans, or of all methods', fastest first.
+
+        Raises:
+            NotFoundError: There is no such study, or it has no plans of the method (yet).
+        """
+        record = self.store.find_study(ref)
+        workload = workload_of(record)
+        found = [
+            _plan_summary(plan, workload) for plan in self.store.plan_summaries(record.id, method)
+        ]
+        if not found and method is not None:
+            raise NotFoundError(_no_plans(record, method))
+        return found
+
+    def plan(self, ref: str, method: Method, number: int) -> Plan:
+        """Return a plan with its choices.
+
+        Raises:
+            NotFoundError: There is none.
+        """
+        return self.store.load_plan(self.store.find_study(ref).id, method, number)
+
+    def compare(self, ref: str) -> dict[str, Any]:
+        """Return the comparison figures (engine definitions), as `kareus compare --json`.
+
+        Raises:
+            NotFoundError: There is no such study, or it is not done.
+        """
+        record = self.store.find_study(ref)
+        if record.summary is None:
+            raise NotFoundError(
+                f"study {record.id} is {record.state.value} and has no frontier yet: "
+                "wait for it, or resume its job"
+            )
+        return dict(record.summary)
+
+    def choose(
+        self,
+        ref: str,
+        *,
+        method: Method = Method.KAREUS,
+        number: int | None = None,
+        deadline_s: float | None = None,
+        energy_budget_j: float | None = None,
+        fastest: bool = False,
+        most_frugal: bool = False,
+        knee: bool = False,
+    ) -> PlanSummary:
+        """Return the one plan a choice means; exactly one way of choosing must be given.
+
+        Raises:
+            ConfigError: None or several ways were given.
+            NotFoundError: There is no such study or plan.
+            InfeasibleError: No plan meets the bound; the message names the nearest value.
+        """
+        ways = (number is not None, deadline_s is not None, energy_budget_j is not None)
+        if sum((*ways, fastest, most_frugal, knee)) != 1:
+            raise ConfigError(
+                "choose one plan in exactly one way: --plan, --deadline, --energy-budget, "
+                "--max-throughput, --min-energy or --knee"
+            )
+        plans = self.plan_summaries(ref, method)
+        if number is not None:
+            for plan in plans:
+                if plan.plan == number:
+                    return plan
+            raise NotFoundError(
+                f"there is no {method} plan {number}: choose {plans[0].plan} to {plans[-1].plan}"
+            )
+        preference = None
+        for wanted, one in (
+            (fastest, Preference.FASTEST),
+            (most_frugal, Preference.MOST_FRUGAL),
+            (knee, Preference.KNEE),
+        ):
+            if wanted:
+                preference = one
+        return select_plan(
+            plans, deadline_s=deadline_s, energy_budget_j=energy_budget_j, preference=preference
+        )
+
+    def timeline(self, ref: str, method: Method, number: int) -> tuple[TimelineRow, ...]:
+        """Return the planned timeline of a plan, instruction by instruction."""
+        record = self.store.find_study(ref)
+        workload = workload_of(record)
+        plan = self.store.load_plan(record.id, method, number)
+        return build_timeline(plan, _pipeline(record), static_power_w=workload.gpu.static_power_w)
+
+    def export(self, ref: str, number: int, *, method: Method, out: Path) -> Path:
+        """Write a plan's schedule bundle: a folder, or a .zip by its name.
+
+        Raises:
+            NotFoundError: There is no such study or plan.
+            ScheduleError: Something is there already, or it cannot be written.
+        """
+        schedule, cost_change_j = self._schedule(ref, number, method)
+        return write_bundle(out, schedule, cost_change_j=cost_change_j)
+
+    def bundle(self, ref: str, number: int, *, method: Method) -> tuple[str, bytes]:
+        """Return a plan's schedule bundle as a file name and the content of a .zip."""
+        schedule, cost_change_j = self._schedule(ref, number, method)
+        study = self.store.find_study(ref).id
+        name = f"{study}-{method.value}-plan-{number}.zip"
+        return name, bundle_bytes(schedule, cost_change_j=cost_change_j)
+
+    def measurements(self, ref: str, partition: str | None = None) -> list[Measurement]:
+        """Return a study's measurements, or those of one partition, in the order they came."""
+        results = self.store.measurements(self.store.find_study(ref).id, partition)
+        return [result for result in results if isinstance(result, Measurement)]
+
+    def failures(self, ref: str) -> list[FailedMeasurement]:
+        """Return what could not be measured, with the reasons."""
+        results = self.store.measurements(self.store.find_study(ref).id)
+        return [result for result in results if isinstance(result, FailedMeasurement)]
+
+    def partitions(self, ref: str) -> list[PartitionProgress]:
+        """Return every searched partition with its measurements and the search's convergence."""
+        record = self.store.find_study(ref)
+        return [
+            PartitionProgress(
+                name=search.partition,
+                done=search.done,
+                planned=search.planned,
+                hypervolume=search.hypervolume,
+            )
+            for search in self.store.searches(record.id)
+        ]
+
+    def _create(self, request: StudyRequest) -> str:
+        """Store a new study, or refuse its request before anything is stored."""
+        assessment = self.assess(request)
+        if not assessment.ready or assessment.workload is None:
+            raise ConfigError(assessment.findings[0].message)
+        workload = assessment.workload
+        words = _short_words(workload)
+        record = self.store.create_study(
+            request.name or words,
+            request=study_document(request, workload),
+            source=request.source,
+            words=words,
+            extrapolated=assessment.extrapolated,
+            notes=[finding.message for finding in assessment.findings if finding.field != "budget"],
+            versions=doctor.versions(),
+        )
+        return record.id
+
+    def _schedule(self, ref: str, number: int, method: Method) -> tuple[Schedule, float]:
+        """The schedule of a plan, and what it costs above the next slower plan."""
+        record = self.store.find_study(ref)
+        detail = self.study(record.id)
+        plan = self.store.load_plan(record.id, method, number)
+        slower = [
+            other
+            for other in self.store.plan_summaries(record.id, method)
+            if other.iteration_time_s > plan.iteration_time_s
+        ]
+        uncertainty = detail.uncertainty
+        schedule = build_schedule(
+            plan,
+            _pipeline(record),
+            detail.workload,
+            study=record.id,
+            source=record.source,
+            seed=detail.request.seed,
+            extrapolated=record.extrapolated,
+            uncertainty=None if uncertainty is None else max(uncertainty.time, uncertainty.energy),
+            versions={name: str(version) for name, version in record.versions.items()},
+        )
+        change_j = plan.effective_energy_j - slower[0].effective_energy_j if slower else 0.0
+        return schedule, change_j
+
+
+def _pipeline(record: StudyRecord) -> Pipeline:
+    """The pipeline a study's plans belong to."""
+    request, workload = request_of(record), workload_of(record)
+    return build_pipeline(
+        request.order,
+        workload.parallelism.pp,
+        workload.num_microbatches,
+        num_chunks=request.num_chunks,
+    )
+
+
+def _summary(record: StudyRecord, job: JobRecord | None) -> StudySummary:
+    figures: Any = record.summary or {}
+    perseus = Method.KAREUS.value
+    return StudySummary(
+        id=record.id,
+        name=record.name,
+        workload_line=workload_line(workload_of(record)),
+        source=record.source,
+        extrapolated=record.extrapolated,
+        state=record.state.value,
+        created=record.created_at,
+        iso_time_energy_reduction_pct=figures.get("iso_time_energy_reduction_pct", {}).get(perseus),
+        iso_energy_time_reduction_pct=figures.get("iso_energy_time_reduction_pct", {}).get(perseus),
+        job=job.id if job is not None else None,
+        error=record.error,
+    )
+
+
+def _plan_summary(plan: StoredSummary, workload: Workload) -> PlanSummary:
+    """The stored figures with those of the whole job."""
+    gpus = workload.parallelism.gpus_per_stage
+    return PlanSummary(
+        method=plan.method,
+        plan=plan.number,
+        iteration_time_s=plan.iteration_time_s,
+        effective_energy_j=plan.effective_energy_j,
+        pipeline_energy_j=plan.pipeline_energy_j,
+        job_energy_j=plan.pipeline_energy_j * gpus,
+        average_power_w=plan.pipeline_energy_j * gpus / plan.iteration_time_s,
+        static_energy_j=plan.pipeline_energy_j - plan.effective_energy_j,
+        bound_j=plan.bound_j,
+        gap=None if plan.bound_j is None else plan.pipeline_energy_j / plan.bound_j - 1.0,
+    )
+
+
+def _no_plans(record: StudyRecord, method: Method) -> str:
+    if record.summary is None:
+        return (
+            f"study {record.id} is {record.state.value} and has no plans yet: wait for it, or "
+            "resume its job"
+        )
+    return f"study {record.id} has no {method.value} plans: see its notes for the reason"
+
+
+def _short_words(workload: Workload) -> str:
+    """Model and parallelism, for names and ids."""
+    parallelism = workload.parallelism
+    degrees = [f"tp{parallelism.tp}"]
+    degrees += [f"cp{parallelism.cp}"] if parallelism.cp > 1 else []
+    degrees += [f"pp{parallelism.pp}"]
+    degrees += [f"dp{parallelism.dp}"] if parallelism.dp > 1 else []
+    return "-".join([workload.model.name, *degrees])
+
+
+def workload_line(workload: Workload) -> str:
+    """Return a workload in one line of words."""
+    parallelism = workload.parallelism
+    degrees = " ".join(
+        f"{name}{degree}"
+        for name, degree in (
+            ("tp", parallelism.tp),
+            ("cp", parallelism.cp),
+            ("pp", parallelism.pp),
+            ("dp", parallelism.dp),
+        )
+    )
+    return (
+        f"{workload.model.name}, {parallelism.num_gpus} x {workload.gpu.name}, {degrees}, "
+        f"{workload.num_microbatches} microbatches of {workload.microbatch_size} x "
+        f"{workload.seq_len}"
+    )
