@@ -11,6 +11,9 @@ if _ROOT not in sys.path:  # Streamlit puts this folder on the path, not the one
 
 from app.navigation import PAGES, as_streamlit_pages  # noqa: E402
 
-st.set_page_config(page_title="Kareus", page_icon=":material/bolt:", layout="wide")
+_MARK = str(Path(__file__).parent / "assets" / "mark.svg")
+
+st.set_page_config(page_title="Kareus", page_icon=_MARK, layout="wide")
+st.logo(_MARK, size="large")
 page = st.navigation(as_streamlit_pages(PAGES), position="top")
 page.run()

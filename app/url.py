@@ -93,7 +93,7 @@ def plan_id(method: Method, number: int) -> str:
 
 def choose_study(study: str) -> None:
     """Set the study; what belonged to another study goes."""
-    if get(STUDY) != study:
+    if get(STUDY) not in (None, study):
         copy = _copy()
         for name in _OF_A_STUDY:
             copy.pop(name, None)

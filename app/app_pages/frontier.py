@@ -14,7 +14,6 @@ from app.components.frontier_view import (
     build_view,
     by_objective,
     plan_words,
-    scope,
     select,
 )
 from app.components.plan_card import draw_plan_card
@@ -33,7 +32,7 @@ _CHART = "frontier_chart"
 _TABLE = "frontier_table"
 _OBJECTIVE = "objective"
 _BOUND = "bound"
-_CHART_HEIGHT = 410
+_CHART_HEIGHT = 392
 _SCOPE_TITLES = {
     Scope.PIPELINE: "Energy per iteration, one GPU of each stage",
     Scope.JOB: "Energy per iteration, all GPUs",
@@ -64,7 +63,10 @@ def _draw(study: StudySummary) -> None:
     if url.get(url.PLAN) is None:
         st.session_state[_OBJECTIVE] = Objective.EQUAL_TIME
     view = build_view(study)
-    st.subheader(escape(headline(view.selected, view.frontiers)))
+    with st.container(gap="xsmall"):
+        answer, _, rest = headline(view.selected, view.frontiers).partition(". ")
+        st.subheader(escape(answer))
+        st.markdown(escape(rest))
     _draw_choice(view)
     chart, card = st.columns([2.05, 1], gap="medium")
     with chart:
@@ -102,25 +104,33 @@ def _draw_choice(view: View) -> None:
                 on_change=_apply_objective,
                 args=(view,),
             )
-            st.caption("s per iteration" if deadline else _budget_unit(), width="content")
-        options = {plan_id(plan): plan for plan in view.frontiers[view.selected.method]}
-        st.session_state["plan_choice"] = plan_id(view.selected)
-        st.selectbox(
-            "Plan",
-            list(options),
-            key="plan_choice",
-            format_func=lambda name: plan_words(options[name]),
+            st.caption("s" if deadline else "J", width="content")
+        else:
+            options = {plan_id(plan): plan for plan in view.frontiers[view.selected.method]}
+            st.session_state["plan_choice"] = plan_id(view.selected)
+            st.selectbox(
+                "Plan",
+                list(options),
+                key="plan_choice",
+                format_func=lambda name: plan_words(options[name]),
+                label_visibility="collapsed",
+                width=250,
+                on_change=_apply_plan,
+            )
+        st.space("stretch")
+        st.session_state["scope_shown"] = view.setting.scope
+        st.segmented_control(
+            "Energy of",
+            list(Scope),
+            key="scope_shown",
+            required=True,
+            format_func=_SCOPE_WORDS.__getitem__,
             label_visibility="collapsed",
-            width=230,
-            on_change=_apply_plan,
+            on_change=_apply_scope,
         )
     problem = st.session_state.pop("objective_problem", None)
     if problem is not None:
         st.caption(f":red[:material/error: {escape(problem)}]")
-
-
-def _budget_unit() -> str:
-    return f"J per iteration, {_SCOPE_WORDS[scope()].lower().replace('gpu', 'GPU')}"
 
 
 def _apply_objective(view: View) -> None:
@@ -162,31 +172,18 @@ def _select_by_id(name: str) -> None:
 
 
 def _draw_toggles(view: View) -> None:
-    """Which methods are drawn, and whose energy."""
-    with st.container(
-        horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"
-    ):
-        st.session_state["methods_shown"] = list(view.shown)
-        st.pills(
-            "Methods",
-            list(view.frontiers),
-            key="methods_shown",
-            selection_mode="multi",
-            format_func=METHOD_NAMES.__getitem__,
-            label_visibility="collapsed",
-            on_change=_apply_methods,
-            args=(tuple(view.frontiers),),
-        )
-        st.session_state["scope_shown"] = view.setting.scope
-        st.segmented_control(
-            "Energy of",
-            list(Scope),
-            key="scope_shown",
-            required=True,
-            format_func=_SCOPE_WORDS.__getitem__,
-            label_visibility="collapsed",
-            on_change=_apply_scope,
-        )
+    """Which methods are drawn."""
+    st.session_state["methods_shown"] = list(view.shown)
+    st.pills(
+        "Methods",
+        list(view.frontiers),
+        key="methods_shown",
+        selection_mode="multi",
+        format_func=METHOD_NAMES.__getitem__,
+        label_visibility="collapsed",
+        on_change=_apply_methods,
+        args=(tuple(view.frontiers),),
+    )
 
 
 def _apply_methods(every: tuple[Method, ...]) -> None:

@@ -4,7 +4,8 @@ import pandas as pd
 import streamlit as st
 
 from app import navigation, url
-from app.backend import service, study_summaries
+from app.backend import service, study_detail, study_summaries
+from app.components import workload_form
 from app.components.example import offer_first_study
 from app.components.frame import escape, guarded
 from app.components.tables import table_height
@@ -14,6 +15,7 @@ from kareus.service import StudySummary
 
 _TABLE = "studies_table"
 _FAILURE = "studies_failure"
+_COPIED = "settings_copied"
 
 
 def show() -> None:
@@ -41,19 +43,21 @@ def show() -> None:
         column_config={
             "time_at_equal_energy": st.column_config.NumberColumn(
                 "Time, equal energy",
+                width=114,
                 format="%.1f %% less",
                 help="Reduction against the most frugal plan of Megatron-LM + Perseus.",
             ),
             "energy_at_equal_time": st.column_config.NumberColumn(
                 "Energy, equal time",
+                width=114,
                 format="%.1f %% less",
                 help="Reduction against the fastest plan of Megatron-LM + Perseus.",
             ),
-            "name": st.column_config.TextColumn("Study", width="medium"),
-            "workload": st.column_config.TextColumn("Workload", width="large"),
-            "source": st.column_config.TextColumn("Source"),
-            "state": st.column_config.TextColumn("State"),
-            "age": st.column_config.TextColumn("Started", alignment="right"),
+            "name": st.column_config.TextColumn("Study", width=200),
+            "workload": st.column_config.TextColumn("Workload", width=372),
+            "source": st.column_config.TextColumn("Source", width=140),
+            "state": st.column_config.TextColumn("State", width=76),
+            "age": st.column_config.TextColumn("Started", alignment="right", width=80),
         },
     )
     rows = event["selection"]["rows"]
@@ -105,9 +109,25 @@ def _draw_actions(study: StudySummary) -> None:
     if study.job is not None and st.button("Watch job", icon=navigation.JOBS.icon, key="watch_job"):
         url.put(url.JOB, study.job)
         _go(navigation.JOBS, study, **{url.JOB: study.job})
+    st.button(
+        "Copy settings",
+        icon=":material/content_copy:",
+        type="tertiary",
+        key="copy_settings",
+        help="Start another study from this one's settings.",
+        on_click=_copy,
+        args=(study.id, study.state),
+    )
+    if st.session_state.pop(_COPIED, False):
+        st.switch_page(navigation.NEW_STUDY.path)
     if st.button("Delete", type="tertiary", icon=":material/delete:", key="delete"):
         _confirm_deletion(study)
     st.markdown(f"**{escape(study.name)}**", width="content")
+
+
+def _copy(study: str, state: str) -> None:
+    workload_form.fill(study_detail(study, state).request)
+    st.session_state[_COPIED] = True
 
 
 def _go(page: navigation.PageEntry, study: StudySummary, **parameters: str) -> None:

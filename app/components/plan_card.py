@@ -25,7 +25,7 @@ def draw_plan_card(view: View) -> None:
     """Draw the card."""
     plan = view.selected
     factor = view.setting.factor
-    with st.container(border=True, gap="small", height="stretch"):
+    with st.container(border=True, gap="xsmall", height="stretch"):
         with st.container(horizontal=True, vertical_alignment="center"):
             st.markdown(f"**{plan_words(plan)}**", width="stretch")
             _draw_pin(view)

@@ -63,7 +63,7 @@ def draw() -> Slots:
         Per field of `WorkloadSettings` and `StudyRequest`, the place beneath it for findings.
     """
     slots: dict[str, DeltaGenerator] = {}
-    first, second, third = st.columns(3, gap="medium")
+    first, second, third = st.columns([1, 1, 1.12], gap="medium")
     with first:
         _draw_model_and_gpu(slots)
     with second:
@@ -93,6 +93,31 @@ def request() -> StudyRequest:
         if source is SourceKind.REPLAY
         else None,
     )
+
+
+def fill(request: StudyRequest) -> None:
+    """Set the fields to another study's settings; its name stays with it."""
+    settings = request.settings
+    values: dict[str, object] = {
+        "model": settings.model,
+        "gpu": settings.gpu,
+        "recompute": Recompute(settings.recompute),
+        "stage_layers": ",".join(map(str, settings.stage_layers or ())),
+        "source": request.source,
+        "seed": str(request.seed),
+        "measurements": request.measurements or "",
+        "name": "",
+    }
+    values |= {name: str(getattr(settings, name)) for name in (*_DEGREES, *_BATCH)}
+    if request.budget in _BUDGETS:
+        values["budget"] = request.budget
+    else:
+        values |= {"budget": "number", "num_measurements": request.budget}
+    for name, value in values.items():
+        st.session_state[_PREFIX + name] = value
+    uploaded: list[str] = st.session_state.setdefault(UPLOADED, [])
+    if settings.model not in (*uploaded, *service().model_names()):
+        uploaded.append(settings.model)
 
 
 def draw_findings(slots: Slots, findings: Iterable[Finding]) -> None:
@@ -255,12 +280,10 @@ def _draw_source_and_budget(slots: dict[str, DeltaGenerator]) -> None:
             **_initial("measurements", st.session_state.get(DATASET, "")),
         )
     slots["measurements"] = st.container(gap="xsmall")
-    st.segmented_control(
+    st.selectbox(
         "Measuring budget",
         list(_BUDGETS),
         format_func=_BUDGETS.__getitem__,
-        required=True,
-        wrap=True,
         **_initial("budget", EXAMPLE.budget),
     )
     budget = _get("budget", EXAMPLE.budget)

@@ -141,9 +141,8 @@ def memory_figure(frame: pd.DataFrame, palette: Palette) -> AnyChart:
     """
     limit_gib = float(frame["limit_gib"].iloc[0])
     names = [component for component, _ in COMPONENTS]
-    colours = [*palette.sequential[::-1], palette.grid]
-    if palette.name == "dark":
-        colours = [*palette.sequential, palette.rule]
+    dark_first = palette.sequential[::-1] if palette.name == "light" else palette.sequential
+    colours = [*dark_first[:3], palette.static, palette.rule]
     bars = (
         alt.Chart(frame)
         .mark_bar(height=13)

@@ -214,6 +214,7 @@ class FakeService:
     cancelled: list[str] = field(default_factory=list)
     resumed: list[str] = field(default_factory=list)
     bundles: int = 0
+    request: StudyRequest = field(default_factory=lambda: StudyRequest(settings=SETTINGS))
     imported: list[list[str]] = field(default_factory=list)
 
     def add_study(self, study: str = "s1", **changes: Any) -> StudySummary:
@@ -309,7 +310,7 @@ class FakeService:
             if ref in (study.id, study.name):
                 return StudyDetail(
                     summary=study,
-                    request=StudyRequest(settings=SETTINGS),
+                    request=self.request,
                     workload=WORKLOAD,
                     notes=("The head's weights are tied to the embedding's.",),
                     measurements=1296,

@@ -54,7 +54,7 @@ def test_what_is_typed_goes_to_the_service_as_it_is(fake: FakeService, open_page
     page = open_page("new_study")
     page.text_input(key="form_tp").set_value("8x").run()
     page.text_input(key="form_stage_layers").set_value("15, 13").run()
-    page.segmented_control(key="form_budget").set_value("number").run()
+    page.selectbox(key="form_budget").set_value("number").run()
     page.text_input(key="form_num_measurements").set_value("120").run()
     settings = seen[-1].settings
     assert settings.tp == "8x"

@@ -1,5 +1,8 @@
+from dataclasses import replace
+
+from kareus.service import StudyRequest
 from tests.app.conftest import Opener, words
-from tests.app.fake import FakeService
+from tests.app.fake import SETTINGS, FakeService
 
 
 def test_an_empty_store_leads_to_the_example_study(fake: FakeService, open_page: Opener) -> None:
@@ -49,3 +52,15 @@ def test_a_source_the_simulator_does_not_know_is_marked(
 ) -> None:
     fake.add_study("s1", extrapolated=True)
     assert list(open_page("studies").dataframe[0].value["source"]) == ["simulated, extrapolated"]
+
+
+def test_another_study_starts_from_these_settings(fake: FakeService, open_page: Opener) -> None:
+    fake.add_study("s1")
+    fake.request = StudyRequest(
+        settings=replace(SETTINGS, tp=4, cp=2, stage_layers=(15, 13)), budget="120", seed=7
+    )
+    page = open_page("studies")
+    page.button(key="copy_settings").click().run()
+    assert page.text_input(key="form_cp").value == "2"
+    page.button(key="start").click().run()
+    assert fake.submitted == [fake.request]
