@@ -309,7 +309,7 @@ class StackCall:
         for layer in reversed(range(self._num_layers)):
             if self._recompute:
                 for state in states:
-                    state.hidden, state.reduced = state.layer_inputs[layer], None
+                    state.hidden, state.reduced = state.layer_inputs.pop(), None
                 yield from self._units_of_layer(
                     context, states, layer, Direction.FORWARD, recompute=True
                 )

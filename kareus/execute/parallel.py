@@ -11,7 +11,8 @@ same on all ranks whatever the launch points.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -21,7 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from kareus.core.partition import CollectiveGroup, CollectiveKind
 from kareus.core.workload import Parallelism
-from kareus.errors import ConfigError
+from kareus.errors import ConfigError, JobError
 from kareus.execute.trace import CollectiveIssue, EventKind, Recorder
 
 # torch 2.13 renamed them and warns about the old names.
@@ -110,7 +111,7 @@ class Communicator:
             async_op: Whether to return at once with a handle.
         """
         group = self.process_group(sm_allocation)
-        work: dist.Work | None
+        work: dist.Work | None = None
         match kind:
             case CollectiveKind.ALL_REDUCE:
                 work = dist.all_reduce(source, self._reduction, group, async_op)
@@ -127,8 +128,25 @@ class Communicator:
     ) -> Tensor:
         """Reduce in place over the group, in order with the computation; return the tensor."""
         if self._base is not None and self.size > 1:
-            dist.all_reduce(tensor, operation or self._reduction, self._base)
+            with self.explaining(CollectiveKind.ALL_REDUCE):
+                dist.all_reduce(tensor, operation or self._reduction, self._base)
         return tensor
+
+    @contextmanager
+    def explaining(self, kind: CollectiveKind) -> Iterator[None]:
+        """Turn a failure of the backend into one line that says which collective it was.
+
+        Raises:
+            JobError: Mostly because another rank has ended.
+        """
+        try:
+            yield
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            raise JobError(
+                f"the {kind} of rank {self.rank} of {self.size} in the {self.name} group failed "
+                f"({reason}): if another rank ended before, see its log for the cause"
+            ) from error
 
 
 class CollectiveCall:
@@ -197,19 +215,21 @@ class CollectiveCall:
         if stream is not None:
             torch.cuda.current_stream().wait_stream(stream)
         elif self._work is not None:
-            self._work.wait()
+            with self._communicator.explaining(self.kind):
+                self._work.wait()
         recorder.write(EventKind.COLLECTIVE_WAITED, collective=self._issue, stream=stream)
         self._work = self._issue = None
         self._on_done()
 
     def _start(self, sm_allocation: int | None, *, async_op: bool) -> dist.Work | None:
-        return self._communicator.issue(
-            self.kind,
-            self._source,
-            self._destination,
-            sm_allocation=sm_allocation,
-            async_op=async_op,
-        )
+        with self._communicator.explaining(self.kind):
+            return self._communicator.issue(
+                self.kind,
+                self._source,
+                self._destination,
+                sm_allocation=sm_allocation,
+                async_op=async_op,
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -109,15 +109,26 @@ def check_settings(settings: InstructionSettings, workload: Workload, direction:
         return
     recompute = workload.recompute is Recompute.FULL
     for unit in unit_names(cp=cp, direction=direction, recompute=recompute):
-        if unit.group_size(workload.parallelism) == 1:
-            continue
         found = settings.configurations.get(unit.name)
+        if unit.group_size(workload.parallelism) == 1:
+            _check_nothing_to_launch(unit, found)
+            continue
         if found is None:
             raise ConfigError(
                 f"the {direction} instruction has no configuration for partition {unit.name!r}: "
                 f"give its launch point and SM allocation"
             )
         check_launch_point(unit, found)
+
+
+def _check_nothing_to_launch(unit: UnitName, configuration: Configuration | None) -> None:
+    """Refuse a launch point where no collective runs beside the partition."""
+    point = configuration.launch_point if configuration is not None else None
+    if point not in (None, LaunchPoint.NONE):
+        raise ConfigError(
+            f"partition {unit.name!r} has launch point {point.value!r}, but no collective to "
+            f"launch, since its group is a single rank: leave the launch point out"
+        )
 
 
 def check_allocation(name: str, configuration: Configuration, workload: Workload) -> None:

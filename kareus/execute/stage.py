@@ -37,7 +37,9 @@ class Stage(nn.Module):
         device: This rank's device.
         dtype: Type of the parameters.
         dropout_rate: Dropout after attention and MLP.
-        seed: Seed of initial weights and dropout.
+        seed: Seed of the initial weights.
+        dropout_seed: Seed of dropout, for instance another one per data-parallel replica; None for
+            that of the weights.
 
     Raises:
         ConfigError: If there is no such stage, or tp or cp do not divide what they split.
@@ -53,6 +55,7 @@ class Stage(nn.Module):
         dtype: torch.dtype,
         dropout_rate: float = 0.0,
         seed: int = 0,
+        dropout_seed: int | None = None,
     ) -> None:
         super().__init__()
         num_stages = workload.parallelism.pp
@@ -67,8 +70,8 @@ class Stage(nn.Module):
         self.last = stage_index == num_stages - 1
         self.groups = groups
         self.dtype = dtype
-        self._seed = seed
-        self._dropout_seed = seed
+        self._base_seed = seed if dropout_seed is None else dropout_seed
+        self._dropout_seed = self._base_seed
         self._microbatches = itertools.count()
         model = workload.model
         self.blocks = BlockStack(
@@ -135,7 +138,7 @@ class Stage(nn.Module):
 
         A run resumed at a step thus continues as the unbroken run would.
         """
-        self._dropout_seed = mix_seed(self._seed, step)
+        self._dropout_seed = mix_seed(self._base_seed, step)
         self._microbatches = itertools.count()
 
     def forward(self, inputs: Tensor) -> Tensor:

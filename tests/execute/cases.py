@@ -91,9 +91,10 @@ def launch_settings(workload: Workload, direction: Direction, choice: int | None
     for number, unit in enumerate(units):
         points = [LaunchPoint(slot) for slot in unit.slots if slot in set(LaunchPoint)]
         point = LaunchPoint.NONE if choice is None else points[choice % len(points)]
-        configurations[unit.name] = Configuration(
-            clock_mhz=1410, sm_allocation=3 + number, launch_point=point
-        )
+        configuration = Configuration(clock_mhz=1410, sm_allocation=3 + number, launch_point=point)
+        if unit.group_size(workload.parallelism) == 1:
+            configuration = Configuration(clock_mhz=1410)
+        configurations[unit.name] = configuration
     return InstructionSettings(execution=Execution.NANOBATCH, configurations=configurations)
 
 

@@ -18,8 +18,16 @@ _CONTEXT.set_forkserver_preload(["tests.execute.preload"])
 Target = Callable[..., Any]
 
 
-def run_world(num_ranks: int, target: Target, *args: Any, timeout_s: float = 240.0) -> list[Any]:
+def run_world(
+    num_ranks: int,
+    target: Target,
+    *args: Any,
+    timeout_s: float = 240.0,
+    may_die: bool = False,
+) -> list[Any]:
     """Return what `target(*args)` returned on each rank of a gloo world.
+
+    With `may_die` a rank that dies without a word returned None.
 
     Raises:
         AssertionError: With the traceback of the first rank that failed, or on a timeout.
@@ -30,21 +38,21 @@ def run_world(num_ranks: int, target: Target, *args: Any, timeout_s: float = 240
         for rank in range(num_ranks):
             receiver, sender = _CONTEXT.Pipe(duplex=False)
             process = _CONTEXT.Process(
-                target=_run_rank, args=(rank, num_ranks, str(store), sender, target, args)
+                target=_run_rank, args=(rank, num_ranks, str(store), sender, target, args, may_die)
             )
             process.start()
             sender.close()
             processes.append(process)
             pipes.append(receiver)
         try:
-            return _collect(pipes, timeout_s)
+            return _collect(pipes, timeout_s, may_die=may_die)
         finally:
             for process in processes:
                 process.kill()
                 process.join()
 
 
-def _collect(pipes: list[Connection], timeout_s: float) -> list[Any]:
+def _collect(pipes: list[Connection], timeout_s: float, *, may_die: bool) -> list[Any]:
     """Receive one result per rank; stop at the first failure."""
     results: dict[int, Any] = {}
     waiting = dict(enumerate(pipes))
@@ -59,14 +67,21 @@ def _collect(pipes: list[Connection], timeout_s: float) -> list[Any]:
             try:
                 failure, results[rank] = pipe.recv()
             except EOFError:
-                failure = "it died without a word"
+                failure = None if may_die else "it died without a word"
+                results[rank] = None
             if failure is not None:
                 raise AssertionError(f"rank {rank} failed: {failure}")
     return [results[rank] for rank in range(len(pipes))]
 
 
 def _run_rank(
-    rank: int, num_ranks: int, store: str, sender: Connection, target: Target, args: tuple[Any, ...]
+    rank: int,
+    num_ranks: int,
+    store: str,
+    sender: Connection,
+    target: Target,
+    args: tuple[Any, ...],
+    may_die: bool,
 ) -> None:
     torch.set_num_threads(1)
     try:
@@ -74,7 +89,8 @@ def _run_rank(
             "gloo", init_method=f"file://{store}", rank=rank, world_size=num_ranks
         )
         result = target(*args)
-        dist.barrier()
+        if not may_die:
+            dist.barrier()
         sender.send((None, result))
         dist.destroy_process_group()
     except BaseException:
