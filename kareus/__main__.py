@@ -1,0 +1,5 @@
+"""`python -m kareus` is the command `kareus`."""
+
+from kareus.cli import main
+
+main()
