@@ -11,7 +11,7 @@ from typing import Any
 
 from kareus.core.configuration import Configuration, LaunchPoint
 from kareus.core.measurement import Measurement, SourceKind
-from kareus.core.partition import Partition
+from kareus.core.partition import OperatorKind, Partition
 from kareus.core.workload import Gpu
 from kareus.errors import ScheduleError
 from kareus.schedule.formats import THREADS_PER_BLOCK, parse_entry
@@ -24,6 +24,7 @@ _POWER_LIMIT_MARGIN = 1.5
 # tiny models, so a long absolute time is asked for, too.
 _SLOWEST_RATIO, _LONG_S, _FASTEST_RATIO = 300.0, 0.3, 0.25
 _CLOCK_ONLY = LaunchPoint.NONE.value
+_TENSOR_WORK = (OperatorKind.LINEAR, OperatorKind.ATTENTION)
 
 
 class RefusedRowError(ValueError):
@@ -185,11 +186,11 @@ def _configuration(
 def _check_configuration(configuration: Configuration, gpu: Gpu | None) -> None:
     clock = configuration.clock_mhz
     if not _MIN_CLOCK_MHZ <= clock <= _MAX_CLOCK_MHZ:
-        raise RefusedRowError(f"freq {clock} is no SM clock in MHz (kHz or GHz?)")
+        raise RefusedRowError(f"freq {_show(clock)} is no SM clock in MHz (kHz or GHz?)")
     sms = configuration.sm_allocation
     if sms is not None and (sms < 1 or (gpu is not None and sms > gpu.num_sms)):
         most = f"1 to {gpu.num_sms}" if gpu is not None else "at least 1"
-        raise RefusedRowError(f"sm {sms} is no SM allocation: it must be {most}")
+        raise RefusedRowError(f"sm {_show(sms)} is no SM allocation: it must be {most}")
 
 
 def _measurement(
@@ -207,7 +208,7 @@ def _measurement(
     conditions = dict(conditions) if isinstance(conditions, dict) else {}
     if energy_j is not None:
         _check_time(partition, time_s, gpu)
-        if flag := _check_power(energy_j / time_s, gpu):
+        if flag := _check_power(energy_j / time_s, partition, gpu):
             earlier = conditions.get("flags")
             flags = list(earlier) if isinstance(earlier, list) else []
             conditions["flags"] = flags if flag in flags else [*flags, flag]
@@ -223,7 +224,7 @@ def _measurement(
     )
 
 
-def _check_power(power_w: float, gpu: Gpu | None) -> str | None:
+def _check_power(power_w: float, partition: Partition, gpu: Gpu | None) -> str | None:
     """Refuse a power no GPU draws; return a remark on one that is doubtful, else None."""
     static_w = gpu.static_power_w if gpu is not None else None
     least_w = 0.5 * static_w if static_w is not None else _LEAST_POWER_W
@@ -244,10 +245,14 @@ def _check_power(power_w: float, gpu: Gpu | None) -> str | None:
         )
     if gpu is not None and static_w is not None and power_w <= static_w:
         text = f"negative dynamic energy: {power_w:.4g} W is below the static {static_w:g} W"
-        if gpu.static_power_measured:
+        if not gpu.static_power_measured:
+            # An assumed static power must not cost the user measured rows.
+            return f"{text} assumed for {gpu.name}"
+        if any(operator.kind in _TENSOR_WORK for operator in partition.operators):
             raise RefusedRowError(text)
-        # An assumed static power must not cost the user measured rows.
-        return f"{text} assumed for {gpu.name}"
+        # Memory-bound work or a lone collective may draw less than the blocked GPU that the
+        # static power is taken from.
+        return text
     return None
 
 
@@ -285,7 +290,10 @@ def _positive(
         raise RefusedRowError(f"{name} is missing")
     if not _is_number(value):
         raise RefusedRowError(f"{name} is {_show(value)}, no number")
-    number = float(value)  # type: ignore[arg-type]
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except OverflowError:
+        number = math.inf
     if not math.isfinite(number):
         raise RefusedRowError(f"{name} is {_show(value)}")
     if number < 0 or (number == 0 and not zero):

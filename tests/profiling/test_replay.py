@@ -198,6 +198,9 @@ def test_work_outside_partitions_is_read_per_clock(tmp_path: Path) -> None:
     [
         ({"time_s": float("nan")}, "time_s is nan"),
         ({"energy_j": float("inf")}, "energy_j is inf"),
+        ({"time_s": 10**400}, "time_s is 1000"),
+        ({"freq": 10**400}, "no SM clock in MHz"),
+        ({"sm": 10**400}, "SMs"),
         ({"time_s": 0}, "time_s is 0: it must be above 0"),
         ({"energy_j": 0.0}, "energy_j is 0: it must be above 0"),
         ({"time_s": -0.001}, "time_s is -0.001: it must be above 0"),
@@ -235,6 +238,7 @@ def test_a_flawed_row_is_refused_with_its_reason_and_the_others_kept(
     assert refusal.line == 2
     assert reason in refusal.reason
     assert "\n" not in str(refusal)
+    assert len(refusal.reason) < 200
     assert [m.configuration.clock_mhz for m in recorded.measurements] == [900, 930]
     assert (recorded.num_taken, recorded.num_refused) == (2, 1)
 
@@ -320,6 +324,17 @@ def test_an_assumed_static_power_flags_instead_of_refusing(tmp_path: Path) -> No
     (measurement,) = recorded.measurements
     assert measurement.conditions["flags"] == [
         "negative dynamic energy: 80 W is below the static 85 W assumed for A100-SXM4-40GB"
+    ]
+    assert recorded.notes[0].startswith("1 measurements are doubtful")
+
+
+def test_a_lone_collective_below_the_static_power_is_flagged(tmp_path: Path) -> None:
+    clock_only = {"freq": 1200, "time_s": 0.001, "energy_j": 0.07}
+    put(tmp_path, text([clock_only]), partition="fwd_trail")
+    recorded = read(tmp_path)
+    (measurement,) = recorded.measurements
+    assert measurement.conditions["flags"] == [
+        "negative dynamic energy: 70 W is below the static 85 W"
     ]
     assert recorded.notes[0].startswith("1 measurements are doubtful")
 
@@ -541,3 +556,26 @@ def test_what_was_not_recorded_fails_with_the_reason(tmp_path: Path) -> None:
         "no measurement of fwd_mlp was recorded",
     ]
     assert source.space(PARTITIONS["fwd_mlp"]) == ()
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.integers(0, 4),
+    st.integers(0, 200),
+    st.integers(0, 60),
+    st.binary(max_size=60).map(lambda noise: noise.replace(b"\n", b"")),
+)
+def test_damage_to_one_line_never_reaches_another(
+    line: int, start: int, length: int, noise: bytes
+) -> None:
+    frequencies = (900, 930, 960, 990, 1020)
+    lines = [json.dumps(row(freq=freq)).encode() for freq in frequencies]
+    lines[line] = lines[line][:start] + noise + lines[line][start + length :]
+    with tempfile.TemporaryDirectory() as root:
+        put(Path(root), b"\n".join([*lines, b""]))
+        recorded = read(Path(root))
+    others = {freq for number, freq in enumerate(frequencies) if number != line}
+    assert others <= {m.configuration.clock_mhz for m in recorded.measurements}
+    counted = recorded.num_taken + recorded.num_repeated + recorded.num_refused
+    assert counted == sum(bool(part.strip()) for part in lines)
+    assert {refusal.line for refusal in recorded.refusals} <= {line + 1}
