@@ -58,7 +58,8 @@ class ClockKeeper:
         """
         if self._watchdog is None or not self._watchdog.alive:
             self._watchdog = Watchdog(self._registry)
-            self._claimed.clear()
+            for device in self._claimed:
+                self._registry.claim(device.identity, self._owner, self._watchdog.process)
         for device in self._devices:
             if device not in self._claimed:
                 self._registry.claim(device.identity, self._owner, self._watchdog.process)

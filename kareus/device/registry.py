@@ -111,14 +111,19 @@ class ClockRegistry:
             return self._read()
 
     def claim(self, device: DeviceIdentity, owner: ProcessId, watchdog: ProcessId | None) -> None:
-        """Claim a GPU for a process; a stale claim is taken over.
+        """Claim a GPU for a process; a stale claim is taken over, one's own gets a new watchdog.
 
         Raises:
             DeviceError: A living process holds it.
         """
         with self._exclusive():
             for claim in self._read():
-                if claim.uuid == device.uuid and claim.owner != owner and not claim.stale:
+                if claim.uuid != device.uuid:
+                    continue
+                if claim.owner == owner:
+                    self._write(replace(claim, watchdog=watchdog))
+                    return
+                if not claim.stale:
                     raise DeviceError(
                         f"{claim.describe()}: two measurements on one GPU spoil each other's "
                         "energy; wait for that one, or cancel it"

@@ -108,8 +108,15 @@ def _watch(owner: ProcessId, registry: ClockRegistry) -> int:
         # Nothing is ever written: readable means closed.
         if ready and not os.read(0, 64):
             break
+    me = os.getpid()
     for attempt in range(_ATTEMPTS):
-        left = [claim for claim in registry.claims() if claim.owner == owner]
+        # An owner that lives on dismissed this watchdog only; it may hold other GPUs with others.
+        left = [
+            claim
+            for claim in registry.claims()
+            if claim.owner == owner
+            and (claim.stale or (claim.watchdog is not None and claim.watchdog.pid == me))
+        ]
         if not left or not reset_claimed(registry, left):
             return 0
         _LOGGER.warning("attempt %d of %d failed", attempt + 1, _ATTEMPTS)
