@@ -14,10 +14,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from kareus.compose.annealing import anneal
 from kareus.compose.instruction import TIME_GRID_S
 from kareus.compose.parametric import Relaxation, relax
 from kareus.compose.problem import Ints, Problem, build_problem, to_grid
-from kareus.compose.rounding import makespan, round_plan, slowest_within
+from kareus.compose.rounding import Net, improve, make_net, makespan, slowest_within
 from kareus.core.frontier import non_dominated
 from kareus.core.partition import Direction
 from kareus.core.pipeline import Pipeline
@@ -78,34 +79,41 @@ def solve_iteration(
         num_deadlines=num_plans,
         extra_deadlines=np.array(extra, dtype=np.int64),
     )
+    net = make_net(problem)
     plans = [
         _plan(problem, chosen, held_power_w, method, relaxation)
         for chosen in (
-            *_rounded(problem, relaxation),
-            *(_from_candidate(problem, plan) for plan in candidates),
+            *(_round(problem, net, relaxation, k) for k in range(len(relaxation.deadlines))),
+            *(_from_candidate(problem, net, relaxation, plan) for plan in candidates),
         )
     ]
     kept = non_dominated([(plan.iteration_time_s, plan.pipeline_energy_j) for plan in plans])
     return tuple(replace(plans[k], number=number) for number, k in enumerate(kept))
 
 
-def _rounded(problem: Problem, relaxation: Relaxation) -> list[Ints]:
-    """Round at every deadline, fastest first, from the windows or from the plan before."""
-    rounded: list[Ints] = []
-    for k in range(len(relaxation.deadlines) - 1, -1, -1):
-        deadline = int(relaxation.deadlines[k])
-        fitting = slowest_within(problem, relaxation.ends[k] - relaxation.starts[k])
-        rounded.append(round_plan(problem, fitting, deadline))
-    return rounded
+def _round(problem: Problem, net: Net, relaxation: Relaxation, k: int) -> Ints:
+    """Round at one deadline: the better of plain and annealed windows, improved."""
+    deadline = int(relaxation.deadlines[k])
+    prices = relaxation.node_prices_w[k]
+    plain = slowest_within(problem, relaxation.ends[k] - relaxation.starts[k])
+    energies = problem.option_energy_j
+    least = relaxation.effective_energy_j(deadline * TIME_GRID_S)
+    loss_j = (float(energies[plain].sum()) - least) / problem.num_nodes
+    annealed = anneal(net, relaxation.starts[k], deadline, loss_j=loss_j, seed=k)
+    plain = improve(net, plain, deadline, prices, max_exchanges=0)
+    annealed = improve(net, annealed, deadline, prices)
+    return min((annealed, plain), key=lambda chosen: float(energies[chosen].sum()))
 
 
-def _from_candidate(problem: Problem, plan: Plan) -> Ints:
+def _from_candidate(problem: Problem, net: Net, relaxation: Relaxation, plan: Plan) -> Ints:
     """Take each instruction not slower than in another plan, and improve on it."""
     durations = np.array(
         [to_grid(option.time_s) for stage in plan.choices for option in stage], dtype=np.int64
     )[problem.position]
     chosen = slowest_within(problem, durations)
-    return round_plan(problem, chosen, makespan(problem, chosen))
+    deadline = makespan(problem, chosen)
+    nearest = int(np.argmin(np.abs(relaxation.deadlines - deadline)))
+    return improve(net, chosen, deadline, relaxation.node_prices_w[nearest])
 
 
 def _plan(

@@ -42,6 +42,8 @@ class Relaxation:
         deadlines: Deadlines in grid units, descending, shape (d,).
         starts: Start of every node's window at each deadline, grid units, shape (d, N).
         ends: End of it, likewise.
+        node_prices_w: What a second of each node is worth at each deadline (the flow through it),
+            watts, likewise.
     """
 
     times_s: Floats
@@ -51,6 +53,7 @@ class Relaxation:
     deadlines: Ints
     starts: Ints
     ends: Ints
+    node_prices_w: Floats
 
     def effective_energy_j(self, deadline_s: float) -> float:
         """Return the least effective energy within a deadline, in joules."""
@@ -97,7 +100,7 @@ def relax(
         )
     )
     deadlines = np.unique(wanted)[::-1].copy()
-    starts, ends = flow.advance(price_limit_w=math.inf, deadlines=deadlines)
+    starts, ends, node_prices = flow.advance(price_limit_w=math.inf, deadlines=deadlines)
     times, prices = flow.breakpoints()
     # Energies by integrating the price from the slowest end, where every instruction is at its
     # most frugal option.
@@ -111,6 +114,7 @@ def relax(
         deadlines=deadlines,
         starts=starts,
         ends=ends,
+        node_prices_w=node_prices,
     )
 
 
@@ -137,9 +141,8 @@ class _Flow:
         )
         total = max(float(steepest[problem.kind].sum()), 1.0)
         self._unit_w = 2.0 ** (math.ceil(math.log2(total)) - 60)
-        self._capacity = _capacities(
-            np.round(marginals / self._unit_w).astype(np.int64), problem.hull_ptr
-        )
+        self._marginal = np.round(marginals / self._unit_w).astype(np.int64)
+        self._capacity = _capacities(self._marginal, problem.hull_ptr)
         self._hull_time = times
         slowest = times[problem.hull_ptr[1:] - 1][problem.kind]
         fastest = times[problem.hull_ptr[:-1]][problem.kind]
@@ -164,11 +167,12 @@ class _Flow:
         """The deadline reached, in grid units."""
         return int(self._scalars[0])
 
-    def advance(self, *, price_limit_w: float, deadlines: Ints) -> tuple[Ints, Ints]:
+    def advance(self, *, price_limit_w: float, deadlines: Ints) -> tuple[Ints, Ints, Floats]:
         """Shorten the deadline until its price reaches the limit; windows at deadlines passed."""
         problem = self._problem
         starts = np.zeros((len(deadlines), problem.num_nodes), dtype=np.int64)
         ends = np.zeros_like(starts)
+        node_prices = np.zeros_like(starts)
         limit = _UNLIMITED if math.isinf(price_limit_w) else math.ceil(price_limit_w / self._unit_w)
         buffer = np.empty((4096, 2), dtype=np.int64)
         state = _RUNNING
@@ -184,6 +188,7 @@ class _Flow:
                 problem.hull_ptr[problem.kind],
                 self._hull_time,
                 self._capacity,
+                np.append(self._marginal, 0),
                 self._event,
                 self._arc,
                 self._left,
@@ -194,12 +199,13 @@ class _Flow:
                 next_deadline,
                 starts,
                 ends,
+                node_prices,
                 buffer,
             )
             for time, price in buffer[:count].tolist():
                 self._times.append(time)
                 self._prices.append(price)
-        return starts, ends
+        return starts, ends, node_prices * self._unit_w
 
     def breakpoints(self) -> tuple[Floats, Floats]:
         """Breakpoint times in seconds, descending, and the prices between them in watts."""
@@ -299,6 +305,7 @@ def _advance(  # type: ignore[no-untyped-def]
     first_arc,
     arc_time,
     capacity,
+    marginal,
     event,
     arc,
     left,
@@ -309,6 +316,7 @@ def _advance(  # type: ignore[no-untyped-def]
     next_deadline,
     starts,
     ends,
+    node_prices,
     buffer,
 ):
     """Augment along longest residual paths; returns (state, breakpoints written, next deadline).
@@ -438,6 +446,10 @@ def _advance(  # type: ignore[no-untyped-def]
             for i in range(n):
                 starts[next_deadline, i] = event[2 * i] - shift - x
                 ends[next_deadline, i] = event[2 * i + 1] - shift - x
+                price = capacity[arc[i]] - left[i]
+                if arc[i] < last_arc[i]:
+                    price += marginal[arc[i] + 1]
+                node_prices[next_deadline, i] = price
             for j in range(num_visited):
                 e = visited[j]
                 if distance[e] < x:

@@ -1,60 +1,106 @@
 """From windows to real options: slack fill and exchange (compiled).
 
 At a deadline every instruction starts from the slowest option that fits its window in the relaxed
-solution. Three steps lower the energy, none ever misses the deadline:
+solution, or from where `annealing` moved the windows. Two steps lower the energy; neither ever
+misses the deadline:
 
 1. fill: slow down, where slack allows, whatever saves most energy per second, until nothing fits;
-2. exchange: speed one instruction up by a few options, fill the slack this opens, and keep
-   the change if the total energy falls; otherwise undo it;
-3. repeat over all instructions until a sweep changes nothing (or the number of sweeps is spent).
+2. exchange: speed one instruction up by a few options, fill the slack this opens elsewhere, and keep
+   the change if the total energy falls; otherwise undo it. Repeat around what changed.
+
+What a second is worth to an instruction at the relaxed optimum (its price, watts) tells in advance
+which exchanges can pay: energy + price x time of the sped-up instruction must not rise by more than
+its share of what rounding lost in all.
 
 Earliest starts and latest ends are kept up to date along the affected part of the graph only, with
 a log to undo them. Legend: es earliest start, le latest end, duration of every node, in grid units;
 slack = le - es - duration.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
+from kareus.compose.instruction import TIME_GRID_S
 from kareus.compose.parametric import _drop_first, _push, earliest_starts
-from kareus.compose.problem import Ints, Problem
+from kareus.compose.problem import Floats, Ints, Problem
 
-# Options tried per instruction when it is sped up, and sweeps over all instructions.
+# Speeds tried per instruction in an exchange, besides the next hull vertex.
 DEPTH = 3
-MAX_SWEEPS = 8
+# Exchanges tried per plan: they pay most in small iterations, where they also cost least.
+MAX_EXCHANGES = 400
 
 
-def round_plan(
-    problem: Problem, chosen: Ints, deadline: int, *, depth: int = DEPTH, sweeps: int = MAX_SWEEPS
+class Net(NamedTuple):
+    """What does not change: the graph and the options (see `problem.Problem`)."""
+
+    pred_ptr: Ints
+    pred: Ints
+    succ_ptr: Ints
+    succ: Ints
+    first: Ints
+    last: Ints
+    time: Ints
+    energy: Floats
+    slower_vertex: Ints
+    faster_vertex: Ints
+
+
+class _State(NamedTuple):
+    """A plan under change. Log rows are (what, node, old value), see `_undo`."""
+
+    chosen: Ints
+    duration: Ints
+    es: Ints
+    le: Ints
+    dirty: NDArray[np.bool_]
+    log: Ints
+    num_log: Ints
+    is_touched: NDArray[np.bool_]
+    touched: Ints
+
+
+def make_net(problem: Problem) -> Net:
+    """Return the graph and options of an iteration as the compiled parts take them."""
+    slower, faster = _vertices(problem)
+    return Net(
+        problem.pred_ptr,
+        problem.pred,
+        problem.succ_ptr,
+        problem.succ,
+        problem.option_ptr[problem.kind],
+        problem.option_ptr[problem.kind + 1],
+        problem.option_time,
+        problem.option_energy_j,
+        slower,
+        faster,
+    )
+
+
+def improve(
+    net: Net,
+    chosen: Ints,
+    deadline: int,
+    prices_w: Floats,
+    *,
+    max_exchanges: int = MAX_EXCHANGES,
 ) -> Ints:
     """Return options that need no more energy than the given ones, within the deadline.
 
     Args:
-        problem: The iteration.
+        net: The iteration.
         chosen: Per node, a position in the option arrays; together they meet the deadline.
         deadline: In grid units.
-        depth: Options tried per instruction in an exchange.
-        sweeps: Sweeps of exchanges at most; 0 fills only.
+        prices_w: What a second of each node is worth at this deadline, watts, shape (N,).
+        max_exchanges: Exchanges tried at most; 0 fills only.
 
     Returns:
         Positions in the option arrays, shape (N,).
     """
     result = chosen.copy()
-    _improve(
-        problem.pred_ptr,
-        problem.pred,
-        problem.succ_ptr,
-        problem.succ,
-        problem.option_ptr[problem.kind + 1],
-        problem.option_ptr[problem.kind],
-        problem.option_time,
-        problem.option_energy_j,
-        _next_vertex(problem),
-        deadline,
-        result,
-        depth,
-        sweeps,
-    )
+    _improve(net, result, deadline, prices_w * TIME_GRID_S, DEPTH, max_exchanges)
     return result
 
 
@@ -76,45 +122,43 @@ def makespan(problem: Problem, chosen: Ints) -> int:
     return int((starts + durations).max())
 
 
-def _next_vertex(problem: Problem) -> Ints:
-    """For each option, the next slower hull vertex of its kind (its own position at the end)."""
-    following = np.arange(len(problem.option_time), dtype=np.int64)
-    vertices = problem.hull_option
+def _vertices(problem: Problem) -> tuple[Ints, Ints]:
+    """For each option, the next slower and next faster hull vertex (itself at the ends)."""
+    slower = np.empty(len(problem.option_time), dtype=np.int64)
+    faster = np.empty_like(slower)
     for kind in range(len(problem.option_ptr) - 1):
-        own = vertices[problem.hull_ptr[kind] : problem.hull_ptr[kind + 1]]
+        own = problem.hull_option[problem.hull_ptr[kind] : problem.hull_ptr[kind + 1]]
         options = np.arange(problem.option_ptr[kind], problem.option_ptr[kind + 1])
-        found = np.searchsorted(own, options, side="right")
-        following[options] = own[np.minimum(found, len(own) - 1)]
-    return following
+        above = np.searchsorted(own, options, side="right")
+        slower[options] = own[np.minimum(above, len(own) - 1)]
+        below = np.searchsorted(own, options, side="left") - 1
+        faster[options] = own[np.maximum(below, 0)]
+    return slower, faster
 
 
 @njit(cache=True)
-def _best_move(  # type: ignore[no-untyped-def]
-    current, end, room, option_time, option_energy, next_vertex
-):
+def _best_move(net, current, end, room):  # type: ignore[no-untyped-def]
     """The slower option within `room` that saves most energy per unit of time, and that rate."""
-    if current + 1 >= end or option_time[current + 1] - option_time[current] > room:
+    if current + 1 >= end or net.time[current + 1] - net.time[current] > room:
         return current, 0.0
-    limit = option_time[current] + room
+    limit = net.time[current] + room
     low = current + 1
     high = end - 1
     while low < high:
         middle = (low + high + 1) >> 1
-        if option_time[middle] <= limit:
+        if net.time[middle] <= limit:
             low = middle
         else:
             high = middle - 1
     best = low
-    rate = (option_energy[current] - option_energy[low]) / (option_time[low] - option_time[current])
+    rate = (net.energy[current] - net.energy[low]) / (net.time[low] - net.time[current])
     other = current + 1
     while other < low:
-        r = (option_energy[current] - option_energy[other]) / (
-            option_time[other] - option_time[current]
-        )
+        r = (net.energy[current] - net.energy[other]) / (net.time[other] - net.time[current])
         if r > rate:
             rate = r
             best = other
-        following = next_vertex[other]
+        following = net.slower_vertex[other]
         if following <= other:
             break
         other = following
@@ -122,251 +166,226 @@ def _best_move(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _set_duration(  # type: ignore[no-untyped-def]
-    node,
-    value,
-    pred_ptr,
-    pred,
-    succ_ptr,
-    succ,
-    deadline,
-    duration,
-    es,
-    le,
-    dirty,
-    log,
-    num_log,
-):
-    """Change a duration and update starts and ends after and before it, logging old values.
-
-    Log rows: (0, node, old duration), (1, node, old es), (2, node, old le). Returns its new length.
-    """
-    n = len(duration)
-    log[num_log, 0] = 0
-    log[num_log, 1] = node
-    log[num_log, 2] = duration[node]
-    num_log += 1
-    duration[node] = value
-    pending = 0
-    for k in range(succ_ptr[node], succ_ptr[node + 1]):
-        if not dirty[succ[k]]:
-            dirty[succ[k]] = True
-            pending += 1
-    v = node + 1
-    while pending > 0 and v < n:
-        if dirty[v]:
-            dirty[v] = False
-            pending -= 1
-            start = 0
-            for k in range(pred_ptr[v], pred_ptr[v + 1]):
-                t = es[pred[k]] + duration[pred[k]]
-                if t > start:
-                    start = t
-            if start != es[v]:
-                log[num_log, 0] = 1
-                log[num_log, 1] = v
-                log[num_log, 2] = es[v]
-                num_log += 1
-                es[v] = start
-                for k in range(succ_ptr[v], succ_ptr[v + 1]):
-                    if not dirty[succ[k]]:
-                        dirty[succ[k]] = True
-                        pending += 1
-        v += 1
-    for k in range(pred_ptr[node], pred_ptr[node + 1]):
-        if not dirty[pred[k]]:
-            dirty[pred[k]] = True
-            pending += 1
-    v = node - 1
-    while pending > 0 and v >= 0:
-        if dirty[v]:
-            dirty[v] = False
-            pending -= 1
-            end = deadline
-            for k in range(succ_ptr[v], succ_ptr[v + 1]):
-                t = le[succ[k]] - duration[succ[k]]
-                if t < end:
-                    end = t
-            if end != le[v]:
-                log[num_log, 0] = 2
-                log[num_log, 1] = v
-                log[num_log, 2] = le[v]
-                num_log += 1
-                le[v] = end
-                for k in range(pred_ptr[v], pred_ptr[v + 1]):
-                    if not dirty[pred[k]]:
-                        dirty[pred[k]] = True
-                        pending += 1
-        v -= 1
-    return num_log
+def _note(state, what, node, value):  # type: ignore[no-untyped-def]
+    """Log an old value."""
+    row = state.num_log[0]
+    state.log[row, 0] = what
+    state.log[row, 1] = node
+    state.log[row, 2] = value
+    state.num_log[0] = row + 1
 
 
 @njit(cache=True)
-def _improve(  # type: ignore[no-untyped-def]
-    pred_ptr,
-    pred,
-    succ_ptr,
-    succ,
-    last,
-    first,
-    option_time,
-    option_energy,
-    next_vertex,
-    deadline,
-    chosen,
-    depth,
-    sweeps,
-):
+def _choose(net, state, deadline, node, option):  # type: ignore[no-untyped-def]
+    """Change a node's option and update starts after and ends before it, logging old values."""
+    n = len(state.duration)
+    _note(state, 0, node, state.chosen[node])
+    state.chosen[node] = option
+    state.duration[node] = net.time[option]
+    pending = 0
+    for k in range(net.succ_ptr[node], net.succ_ptr[node + 1]):
+        if not state.dirty[net.succ[k]]:
+            state.dirty[net.succ[k]] = True
+            pending += 1
+    v = node + 1
+    while pending > 0 and v < n:
+        if state.dirty[v]:
+            state.dirty[v] = False
+            pending -= 1
+            start = 0
+            for k in range(net.pred_ptr[v], net.pred_ptr[v + 1]):
+                t = state.es[net.pred[k]] + state.duration[net.pred[k]]
+                if t > start:
+                    start = t
+            if start != state.es[v]:
+                _note(state, 1, v, state.es[v])
+                state.es[v] = start
+                for k in range(net.succ_ptr[v], net.succ_ptr[v + 1]):
+                    if not state.dirty[net.succ[k]]:
+                        state.dirty[net.succ[k]] = True
+                        pending += 1
+        v += 1
+    for k in range(net.pred_ptr[node], net.pred_ptr[node + 1]):
+        if not state.dirty[net.pred[k]]:
+            state.dirty[net.pred[k]] = True
+            pending += 1
+    v = node - 1
+    while pending > 0 and v >= 0:
+        if state.dirty[v]:
+            state.dirty[v] = False
+            pending -= 1
+            end = deadline
+            for k in range(net.succ_ptr[v], net.succ_ptr[v + 1]):
+                t = state.le[net.succ[k]] - state.duration[net.succ[k]]
+                if t < end:
+                    end = t
+            if end != state.le[v]:
+                _note(state, 2, v, state.le[v])
+                state.le[v] = end
+                for k in range(net.pred_ptr[v], net.pred_ptr[v + 1]):
+                    if not state.dirty[net.pred[k]]:
+                        state.dirty[net.pred[k]] = True
+                        pending += 1
+        v -= 1
+
+
+@njit(cache=True)
+def _undo(net, state):  # type: ignore[no-untyped-def]
+    """Restore what the log holds, newest first, and empty it."""
+    for k in range(state.num_log[0] - 1, -1, -1):
+        what = state.log[k, 0]
+        node = state.log[k, 1]
+        if what == 0:
+            state.chosen[node] = state.log[k, 2]
+            state.duration[node] = net.time[state.log[k, 2]]
+        elif what == 1:
+            state.es[node] = state.log[k, 2]
+        else:
+            state.le[node] = state.log[k, 2]
+    state.num_log[0] = 0
+
+
+@njit(cache=True)
+def _fill_touched(net, state, deadline, seed):  # type: ignore[no-untyped-def]
+    """Fill the slack of the nodes in the log, best rate first, the seed last. Returns joules."""
+    n = len(state.duration)
+    gain = 0.0
+    num_touched = 0
+    read = 0
+    for allow_seed in (False, True):
+        while state.num_log[0] + 2 * n + 1 <= len(state.log):
+            while read < state.num_log[0]:
+                u = state.log[read, 1]
+                read += 1
+                if not state.is_touched[u]:
+                    state.is_touched[u] = True
+                    state.touched[num_touched] = u
+                    num_touched += 1
+            best_rate = 0.0
+            best_node = -1
+            best_option = -1
+            for k in range(num_touched):
+                u = state.touched[k]
+                room = state.le[u] - state.es[u] - state.duration[u]
+                if room <= 0 or (u == seed and not allow_seed):
+                    continue
+                option, rate = _best_move(net, state.chosen[u], net.last[u], room)
+                if option != state.chosen[u] and rate > best_rate:
+                    best_rate = rate
+                    best_node = u
+                    best_option = option
+            if best_node < 0:
+                break
+            gain += net.energy[state.chosen[best_node]] - net.energy[best_option]
+            _choose(net, state, deadline, best_node, best_option)
+    for k in range(num_touched):
+        state.is_touched[state.touched[k]] = False
+    return gain
+
+
+@njit(cache=True)
+def _exchange(net, state, deadline, node, target):  # type: ignore[no-untyped-def]
+    """Speed a node up to an option and fill the slack; returns whether the energy fell."""
+    cost = net.energy[target] - net.energy[state.chosen[node]]
+    _choose(net, state, deadline, node, target)
+    gain = _fill_touched(net, state, deadline, node)
+    return gain > cost + 1e-12 * abs(cost)
+
+
+@njit(cache=True)
+def _tolerance(net, chosen, price):  # type: ignore[no-untyped-def]
+    """Half of what a node has lost to rounding on average: energy + price x time above its least."""
+    lost = 0.0
+    for v in range(len(chosen)):
+        least = np.inf
+        for option in range(net.first[v], net.last[v]):
+            least = min(least, net.energy[option] + price[v] * net.time[option])
+        lost += net.energy[chosen[v]] + price[v] * net.time[chosen[v]] - least
+    return 0.5 * lost / len(chosen)
+
+
+@njit(cache=True)
+def _improve(net, chosen, deadline, price, depth, max_exchanges):  # type: ignore[no-untyped-def]
     """Fill, then exchange until nothing changes; `chosen` is changed in place."""
     n = len(chosen)
-    duration = np.empty(n, dtype=np.int64)
-    for v in range(n):
-        duration[v] = option_time[chosen[v]]
-    es = earliest_starts(pred_ptr, pred, duration)
+    duration = net.time[chosen]
+    es = earliest_starts(net.pred_ptr, net.pred, duration)
     le = np.empty(n, dtype=np.int64)
     for v in range(n - 1, -1, -1):
         le[v] = deadline
-        for k in range(succ_ptr[v], succ_ptr[v + 1]):
-            t = le[succ[k]] - duration[succ[k]]
+        for k in range(net.succ_ptr[v], net.succ_ptr[v + 1]):
+            t = le[net.succ[k]] - duration[net.succ[k]]
             if t < le[v]:
                 le[v] = t
-    dirty = np.zeros(n, dtype=np.bool_)
-    # Each change logs at most 2 n + 1 rows; a fill step is skipped where the log might overflow.
-    log = np.empty((16 * n + 64, 3), dtype=np.int64)
+    state = _State(
+        chosen,
+        duration,
+        es,
+        le,
+        np.zeros(n, dtype=np.bool_),
+        np.empty((16 * n + 64, 3), dtype=np.int64),
+        np.zeros(1, dtype=np.int64),
+        np.zeros(n, dtype=np.bool_),
+        np.empty(n, dtype=np.int64),
+    )
     # Fill. Slack only shrinks here, so rates only fall: stale heap entries are put back.
     heap_key = np.empty(2 * n + 1, dtype=np.float64)
     heap_node = np.empty(2 * n + 1, dtype=np.int64)
     size = 0
     for v in range(n):
-        option, rate = _best_move(
-            chosen[v], last[v], le[v] - es[v] - duration[v], option_time, option_energy, next_vertex
-        )
+        option, rate = _best_move(net, chosen[v], net.last[v], le[v] - es[v] - duration[v])
         if option != chosen[v]:
             size = _push(heap_key, heap_node, size, -rate, v)
     while size > 0:
         key = heap_key[0]
         v = heap_node[0]
         size = _drop_first(heap_key, heap_node, size)
-        option, rate = _best_move(
-            chosen[v], last[v], le[v] - es[v] - duration[v], option_time, option_energy, next_vertex
-        )
+        option, rate = _best_move(net, chosen[v], net.last[v], le[v] - es[v] - duration[v])
         if option == chosen[v]:
             continue
         if -rate > key:
             size = _push(heap_key, heap_node, size, -rate, v)
             continue
-        chosen[v] = option
-        _set_duration(
-            v,
-            option_time[option],
-            pred_ptr,
-            pred,
-            succ_ptr,
-            succ,
-            deadline,
-            duration,
-            es,
-            le,
-            dirty,
-            log,
-            0,
-        )
-        option, rate = _best_move(
-            option, last[v], le[v] - es[v] - duration[v], option_time, option_energy, next_vertex
-        )
+        _choose(net, state, deadline, v, option)
+        state.num_log[0] = 0
+        option, rate = _best_move(net, chosen[v], net.last[v], le[v] - es[v] - duration[v])
         if option != chosen[v]:
             size = _push(heap_key, heap_node, size, -rate, v)
-    # Exchange.
-    touched = np.empty(n, dtype=np.int64)
-    is_touched = np.zeros(n, dtype=np.bool_)
-    changed_node = np.empty(n + 1, dtype=np.int64)
-    changed_option = np.empty(n + 1, dtype=np.int64)
-    for _ in range(sweeps):
-        improved = False
+    # Exchange, around what changed last.
+    if max_exchanges == 0:
+        return
+    tolerance = _tolerance(net, chosen, price)
+    active = np.ones(n, dtype=np.bool_)
+    kept_any = True
+    while kept_any and max_exchanges > 0:
+        kept_any = False
         for v in range(n):
-            for step in range(1, depth + 1):
-                faster = chosen[v] - step
-                if faster < first[v]:
-                    break
-                cost = option_energy[faster] - option_energy[chosen[v]]
-                before = chosen[v]
-                chosen[v] = faster
-                num_log = _set_duration(
-                    v,
-                    option_time[faster],
-                    pred_ptr,
-                    pred,
-                    succ_ptr,
-                    succ,
-                    deadline,
-                    duration,
-                    es,
-                    le,
-                    dirty,
-                    log,
-                    0,
-                )
-                num_touched = 0
-                for k in range(1, num_log):
-                    u = log[k, 1]
-                    if not is_touched[u] and u != v:
-                        is_touched[u] = True
-                        touched[num_touched] = u
-                        num_touched += 1
-                gain = 0.0
-                num_changed = 0
-                while num_log + 2 * n + 1 <= len(log) and num_changed < n:
-                    best_rate = 0.0
-                    best_node = -1
-                    best_option = -1
-                    for k in range(num_touched):
-                        u = touched[k]
-                        room = le[u] - es[u] - duration[u]
-                        if room <= 0:
-                            continue
-                        option, rate = _best_move(
-                            chosen[u], last[u], room, option_time, option_energy, next_vertex
-                        )
-                        if option != chosen[u] and rate > best_rate:
-                            best_rate = rate
-                            best_node = u
-                            best_option = option
-                    if best_node < 0:
-                        break
-                    gain += option_energy[chosen[best_node]] - option_energy[best_option]
-                    changed_node[num_changed] = best_node
-                    changed_option[num_changed] = chosen[best_node]
-                    num_changed += 1
-                    chosen[best_node] = best_option
-                    num_log = _set_duration(
-                        best_node,
-                        option_time[best_option],
-                        pred_ptr,
-                        pred,
-                        succ_ptr,
-                        succ,
-                        deadline,
-                        duration,
-                        es,
-                        le,
-                        dirty,
-                        log,
-                        num_log,
-                    )
-                for k in range(num_touched):
-                    is_touched[touched[k]] = False
-                if gain > cost * (1.0 + 1e-12):
-                    improved = True
-                    break
-                for k in range(num_changed - 1, -1, -1):
-                    chosen[changed_node[k]] = changed_option[k]
-                chosen[v] = before
-                for k in range(num_log - 1, -1, -1):
-                    if log[k, 0] == 0:
-                        duration[log[k, 1]] = log[k, 2]
-                    elif log[k, 0] == 1:
-                        es[log[k, 1]] = log[k, 2]
-                    else:
-                        le[log[k, 1]] = log[k, 2]
-        if not improved:
-            break
+            if not active[v]:
+                continue
+            active[v] = False
+            for step in range(1, depth + 2):
+                current = chosen[v]
+                target = current - step if step <= depth else net.faster_vertex[current]
+                if target < net.first[v] or (step > depth and target >= current - depth):
+                    continue
+                change = net.energy[target] - net.energy[current]
+                change -= price[v] * (net.time[current] - net.time[target])
+                if change > tolerance:
+                    continue
+                if max_exchanges == 0:
+                    return
+                max_exchanges -= 1
+                if not _exchange(net, state, deadline, v, target):
+                    _undo(net, state)
+                    continue
+                kept_any = True
+                for k in range(state.num_log[0]):
+                    if state.log[k, 0] == 0:
+                        u = state.log[k, 1]
+                        active[u] = True
+                        for j in range(net.pred_ptr[u], net.pred_ptr[u + 1]):
+                            active[net.pred[j]] = True
+                        for j in range(net.succ_ptr[u], net.succ_ptr[u + 1]):
+                            active[net.succ[j]] = True
+                state.num_log[0] = 0
+                break
