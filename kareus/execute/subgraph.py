@@ -80,7 +80,7 @@ class Subgraph:
             self._outputs,
             (*self._inputs, *(weight.tensor for weight in trained)),
             [
-                gradient.to(output.dtype)
+                gradient if gradient.dtype is output.dtype else gradient.to(output.dtype)
                 for gradient, output in zip(output_gradients, self._outputs, strict=True)
             ],
             retain_graph=retain,

@@ -150,7 +150,7 @@ def build_unit(
 ) -> Unit:
     """Return the unit of a part of a layer for a nanobatch, ready to run from its state."""
     builder = _Builder(context, layer, state)
-    slots, finish = builder.parts()[layout.part]
+    slots, finish = builder.part(layout.part)
     assert len(slots) == len(layout.slots), "a part's slots and their names go together"
     return Unit(
         layout=layout,
@@ -190,35 +190,36 @@ class _Builder:
         self._state = state
         self._weights = context.weights[layer]
 
-    def parts(self) -> dict[Part, tuple[tuple[Slot, ...], Callable[[], CollectiveCall | None]]]:
-        """Slots and collective of every part."""
+    def part(self, part: Part) -> tuple[tuple[Slot, ...], Callable[[], CollectiveCall | None]]:
+        """Slots and collective of a part."""
         run, back = self._run, self._back
-        attn_head = (self._add_and_norm("attn_norm"), run("qkv"), run("rope"))
-        attn_tail = (run("attn"), run("proj"))
-        o_grads = (self._norm_gradient(Part.BWD_ATTN), back("proj"))
-        qkv_grads = (back("rope"), back("qkv", closes="attn_norm"))
-        return {
-            Part.FWD_ATTN: ((*attn_head, *attn_tail), self._reduce_output),
-            Part.FWD_QKV: (attn_head, self._gather_kv),
-            Part.FWD_AO: (attn_tail, self._reduce_output),
-            Part.FWD_MLP: (
-                (self._add_and_norm("mlp_norm"), run("fc1"), run("activation"), run("fc2")),
-                self._reduce_output,
-            ),
-            Part.BWD_MLP: (
-                (
-                    self._norm_gradient(Part.BWD_MLP),
-                    back("fc2"),
-                    back("activation"),
-                    back("fc1", closes="mlp_norm"),
-                ),
-                self._reduce_gradient,
-            ),
-            Part.BWD_ATTN: ((*o_grads, back("attn"), *qkv_grads), self._reduce_gradient),
-            Part.BWD_O: (o_grads, self._regather_kv),
-            Part.BWD_A: ((back("attn"),), self._scatter_kv_gradient),
-            Part.BWD_QKV: (qkv_grads, self._reduce_gradient),
-        }
+        match part:
+            case Part.FWD_ATTN:
+                head = (self._add_and_norm("attn_norm"), run("qkv"), run("rope"))
+                return (*head, run("attn"), run("proj")), self._reduce_output
+            case Part.FWD_QKV:
+                return (
+                    (self._add_and_norm("attn_norm"), run("qkv"), run("rope")),
+                    self._gather_kv,
+                )
+            case Part.FWD_AO:
+                return (run("attn"), run("proj")), self._reduce_output
+            case Part.FWD_MLP:
+                head = (self._add_and_norm("mlp_norm"), run("fc1"), run("activation"))
+                return (*head, run("fc2")), self._reduce_output
+            case Part.BWD_MLP:
+                head = (self._norm_gradient(part), back("fc2"), back("activation"))
+                return (*head, back("fc1", closes="mlp_norm")), self._reduce_gradient
+            case Part.BWD_ATTN:
+                head = (self._norm_gradient(part), back("proj"), back("attn"))
+                tail = (back("rope"), back("qkv", closes="attn_norm"))
+                return (*head, *tail), self._reduce_gradient
+            case Part.BWD_O:
+                return (self._norm_gradient(part), back("proj")), self._regather_kv
+            case Part.BWD_A:
+                return (back("attn"),), self._scatter_kv_gradient
+            case Part.BWD_QKV:
+                return (back("rope"), back("qkv", closes="attn_norm")), self._reduce_gradient
 
     # -- forward slots
 

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
@@ -269,24 +270,30 @@ def test_every_instruction_of_a_pipeline_follows_its_own_settings(pipelines):
             assert any(unit.startswith("seq_") for d, unit, _ in launches if d is direction)
 
 
-def train_replicas():
-    """A stack under DDP: gradients are the mean over the replicas."""
+def train_replicas(wrapping, recompute):
+    """A stage under DDP or FSDP2: gradients are the mean over the replicas."""
     mesh = build_mesh(Parallelism(dp=2), "cpu")
     groups = ParallelGroups.from_mesh(mesh, CPU)
-    model = tiny_model(vocab_size=VOCAB)
-    workload = tiny_workload(dp=2, model=model)
+    workload = tiny_workload(dp=2, model=tiny_model(vocab_size=VOCAB), recompute=recompute)
     stage = make_stage(workload, groups)
     stage.configure(
-        forward=launch_settings(workload, Direction.FORWARD, 0),
-        backward=launch_settings(workload, Direction.BACKWARD, 0),
+        forward=InstructionSettings.default(workload, Direction.FORWARD),
+        backward=InstructionSettings.default(workload, Direction.BACKWARD),
     )
-    replica = DistributedDataParallel(stage, process_group=mesh.get_group("dp"))
+    replica = stage
+    if wrapping == "ddp":
+        replica = DistributedDataParallel(stage, process_group=mesh.get_group("dp"))
+    else:
+        fully_shard(stage.blocks, mesh=mesh["dp"])
+        fully_shard(stage, mesh=mesh["dp"])
     optimizer = torch.optim.SGD(stage.parameters(), lr=0.5)
+    tokens, targets = (
+        batch.chunk(2)[mesh.get_local_rank("dp")]
+        for batch in make_batch(workload.microbatch_size * 2)
+    )
     losses = []
     for _ in range(NUM_STEPS):
-        tokens, targets = make_batch(workload.microbatch_size * 2)
-        rank = mesh.get_local_rank("dp")
-        loss = stage.loss(replica(tokens.chunk(2)[rank]), targets.chunk(2)[rank])
+        loss = stage.loss(replica(tokens), targets)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -294,8 +301,21 @@ def train_replicas():
     return losses
 
 
-def test_under_ddp_the_replicas_train_as_one():
+REPLICAS = list(itertools.product(("ddp", "fsdp"), Recompute))
+
+
+def train_all_replicas():
+    return [train_replicas(*replicas) for replicas in REPLICAS]
+
+
+@pytest.fixture(scope="module")
+def replica_losses():
+    return run_world(2, train_all_replicas)
+
+
+@pytest.mark.parametrize("number", range(len(REPLICAS)), ids=lambda n: "-".join(REPLICAS[n]))
+def test_data_parallel_replicas_train_as_one(replica_losses, number):
     expected, _ = reference_losses(tiny_model(vocab_size=VOCAB), 1, num_replicas=2)
-    first, second = run_world(2, train_replicas)
+    first, second = (of_rank[number] for of_rank in replica_losses)
     mean = [(a + b) / 2 for a, b in zip(first, second, strict=True)]
     assert mean == pytest.approx(expected, rel=1e-10)
