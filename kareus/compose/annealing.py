@@ -74,23 +74,23 @@ def _next_random(state):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _window_end(net, start, deadline, node):  # type: ignore[no-untyped-def]
+def _window_end(succ_ptr, succ, start, deadline, node):  # type: ignore[no-untyped-def]
     """The earliest start among a node's successors, or the deadline."""
     end = deadline
-    for k in range(net.succ_ptr[node], net.succ_ptr[node + 1]):
-        if start[net.succ[k]] < end:
-            end = start[net.succ[k]]
+    for k in range(succ_ptr[node], succ_ptr[node + 1]):
+        if start[succ[k]] < end:
+            end = start[succ[k]]
     return end
 
 
 @njit(cache=True)
-def _fitting(net, node, option, room):  # type: ignore[no-untyped-def]
+def _fitting(time, first, last, option, room):  # type: ignore[no-untyped-def]
     """The slowest option within `room`, looked for from another one; below the first if none."""
-    if net.time[option] <= room:
-        while option + 1 < net.last[node] and net.time[option + 1] <= room:
+    if time[option] <= room:
+        while option + 1 < last and time[option + 1] <= room:
             option += 1
     else:
-        while option >= net.first[node] and net.time[option] > room:
+        while option >= first and time[option] > room:
             option -= 1
     return option
 
@@ -101,10 +101,13 @@ def _anneal(  # type: ignore[no-untyped-def]
 ):
     """Move starts; `chosen` receives the options that fit in the end."""
     n = len(start)
+    # Reading an array out of the tuple counts references: once here, not in the loop.
+    pred_ptr, pred, succ_ptr, succ = net.pred_ptr, net.pred, net.succ_ptr, net.succ
+    first, last, time, energy = net.first, net.last, net.time, net.energy
     end = np.empty(n, dtype=np.int64)
-    for v in range(n):
-        end[v] = _window_end(net, start, deadline, v)
-        chosen[v] = _fitting(net, v, net.first[v], end[v] - start[v])
+    for node in range(n):
+        end[node] = _window_end(succ_ptr, succ, start, deadline, node)
+        chosen[node] = _fitting(time, first[node], last[node], first[node], end[node] - start[node])
     if hot <= 0.0:
         return
     moved = np.empty(most, dtype=np.int64)
@@ -119,10 +122,10 @@ def _anneal(  # type: ignore[no-untyped-def]
         temperature *= cooling
         random = _next_random(random)
         v = np.int64((random >> np.uint64(16)) % np.uint64(n))
-        step = 1 + np.int64((random >> np.uint64(3)) % np.uint64(3))
-        step <<= np.int64((random >> np.uint64(8)) % np.uint64(levels))
+        step = np.int64(1) + np.int64((random >> np.uint64(3)) % np.uint64(3))
+        step = step << np.int64((random >> np.uint64(8)) % np.uint64(levels))
         target = chosen[v] + step if random & np.uint64(2) else chosen[v] - step
-        if target < net.first[v] or target >= net.last[v]:
+        if target < first[v] or target >= last[v]:
             continue
         num_moved = 0
         if random & np.uint64(1):
@@ -130,15 +133,15 @@ def _anneal(  # type: ignore[no-untyped-def]
             moved[0] = v
             old_start[0] = start[v]
             num_moved = 1
-            start[v] = end[v] - net.time[target]
+            start[v] = end[v] - time[target]
             if start[v] < 0:
                 start[v] = old_start[0]
                 continue
         else:
             # Start its successors so that the target just fits after its start.
-            goal = start[v] + net.time[target]
-            for k in range(net.succ_ptr[v], net.succ_ptr[v + 1]):
-                u = net.succ[k]
+            goal = start[v] + time[target]
+            for k in range(succ_ptr[v], succ_ptr[v + 1]):
+                u = succ[k]
                 if (goal > end[v] and start[u] < goal) or (goal < end[v] and start[u] > goal):
                     moved[num_moved] = u
                     old_start[num_moved] = start[u]
@@ -151,8 +154,8 @@ def _anneal(  # type: ignore[no-untyped-def]
                 mark[u] = move
                 affected[num_affected] = u
                 num_affected += 1
-            for k in range(net.pred_ptr[u], net.pred_ptr[u + 1]):
-                p = net.pred[k]
+            for k in range(pred_ptr[u], pred_ptr[u + 1]):
+                p = pred[k]
                 if mark[p] != move:
                     mark[p] = move
                     affected[num_affected] = p
@@ -161,16 +164,16 @@ def _anneal(  # type: ignore[no-untyped-def]
         accepted = True
         for j in range(num_affected):
             u = affected[j]
-            new_end[j] = _window_end(net, start, deadline, u)
-            new_option[j] = _fitting(net, u, chosen[u], new_end[j] - start[u])
-            if new_option[j] < net.first[u]:
+            new_end[j] = _window_end(succ_ptr, succ, start, deadline, u)
+            new_option[j] = _fitting(time, first[u], last[u], chosen[u], new_end[j] - start[u])
+            if new_option[j] < first[u]:
                 accepted = False
                 break
-            change += net.energy[new_option[j]] - net.energy[chosen[u]]
+            change += energy[new_option[j]] - energy[chosen[u]]
         if accepted and change > 0.0:
             random = _next_random(random)
             uniform = np.float64(random >> np.uint64(11)) / 9007199254740992.0
-            accepted = uniform < math.exp(-change / temperature)
+            accepted = bool(uniform < math.exp(-change / temperature))
         if accepted:
             for j in range(num_affected):
                 end[affected[j]] = new_end[j]

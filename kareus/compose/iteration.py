@@ -70,7 +70,7 @@ def solve_iteration(
     held_power_w = pipeline.num_stages * static_power_w
     if not problem.has_choice:
         only = problem.option_ptr[problem.kind].copy()
-        return (_plan(problem, only, held_power_w, method, None),)
+        return (plan_of(problem, only, held_power_w, method, None),)
     extra = [math.floor(deadline / TIME_GRID_S) for deadline in extra_deadlines_s]
     extra += [math.floor(plan.iteration_time_s / TIME_GRID_S) for plan in candidates]
     relaxation = relax(
@@ -81,9 +81,9 @@ def solve_iteration(
     )
     net = make_net(problem)
     plans = [
-        _plan(problem, chosen, held_power_w, method, relaxation)
+        plan_of(problem, chosen, held_power_w, method, relaxation)
         for chosen in (
-            *(_round(problem, net, relaxation, k) for k in range(len(relaxation.deadlines))),
+            *(round_at(problem, net, relaxation, k) for k in range(len(relaxation.deadlines))),
             *(_from_candidate(problem, net, relaxation, plan) for plan in candidates),
         )
     ]
@@ -91,7 +91,7 @@ def solve_iteration(
     return tuple(replace(plans[k], number=number) for number, k in enumerate(kept))
 
 
-def _round(problem: Problem, net: Net, relaxation: Relaxation, k: int) -> Ints:
+def round_at(problem: Problem, net: Net, relaxation: Relaxation, k: int) -> Ints:
     """Round at one deadline: the better of plain and annealed windows, improved."""
     deadline = int(relaxation.deadlines[k])
     prices = relaxation.node_prices_w[k]
@@ -116,7 +116,7 @@ def _from_candidate(problem: Problem, net: Net, relaxation: Relaxation, plan: Pl
     return improve(net, chosen, deadline, relaxation.node_prices_w[nearest])
 
 
-def _plan(
+def plan_of(
     problem: Problem,
     chosen: Ints,
     held_power_w: float,

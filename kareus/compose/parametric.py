@@ -59,8 +59,42 @@ class Relaxation:
         """Return the least effective energy within a deadline, in joules."""
         return float(np.interp(deadline_s, self.times_s[::-1], self.energies_j[::-1]))
 
+    def fastest_within_j(self, energy_j: float, held_power_w: float) -> float | None:
+        """Return a lower bound on the time of any plan within a pipeline energy; None if none is.
+
+        Exact for the relaxation: its pipeline energy is convex and piecewise linear in time.
+
+        Args:
+            energy_j: Pipeline energy in joules.
+            held_power_w: Static power of all stages together.
+        """
+        return self._first_time(self.energies_j + held_power_w * self.times_s - energy_j)
+
+    def fastest_within_w(self, power_w: float, held_power_w: float) -> float | None:
+        """Return a lower bound on the time of any plan within an average power; None if none is.
+
+        Args:
+            power_w: Average power of one GPU per stage, summed over stages.
+            held_power_w: Static power of all stages together.
+        """
+        return self._first_time(self.energies_j + (held_power_w - power_w) * self.times_s)
+
+    def _first_time(self, excess_j: Floats) -> float | None:
+        """The fastest time at which a convex, piecewise linear excess is not positive."""
+        times, excess = self.times_s[::-1], excess_j[::-1]
+        within = np.flatnonzero(excess <= 0)
+        if len(within) == 0:
+            return None
+        k = int(within[0])
+        if k == 0:
+            return float(times[0])
+        share = excess[k - 1] / (excess[k - 1] - excess[k])
+        return float(times[k - 1] + share * (times[k] - times[k - 1]))
+
     def bound_j(self, time_s: float, held_power_w: float) -> float:
         """Return a lower bound on the pipeline energy of any plan not slower than `time_s`.
+
+        The bound falls up to `frugal_s` and is constant beyond.
 
         Args:
             time_s: Iteration time in seconds.
@@ -76,6 +110,7 @@ def relax(
     held_power_w: float,
     num_deadlines: int,
     extra_deadlines: Ints,
+    beyond_frugal: bool = False,
 ) -> Relaxation:
     """Solve the relaxation for every deadline, and return the windows at some.
 
@@ -85,18 +120,24 @@ def relax(
             it, pipeline energy is least.
         num_deadlines: Deadlines spread evenly from the fastest time to that of least energy.
         extra_deadlines: Further ones in grid units; those out of range are moved into it.
+        beyond_frugal: Whether deadlines reach on to where every instruction is at its most frugal
+            option, although pipeline energy rises again: power falls until there.
 
     Returns:
         The relaxation with its distinct deadlines, the slowest first.
     """
     flow = _Flow(problem)
+    slowest = flow.time
     flow.advance(price_limit_w=held_power_w, deadlines=np.empty(0, dtype=np.int64))
     frugal = flow.time
     fastest = flow.fastest
+    end = slowest if beyond_frugal else frugal
+    if beyond_frugal:
+        flow = _Flow(problem)
     wanted = np.concatenate(
         (
-            np.round(np.linspace(fastest, frugal, max(num_deadlines, 1))).astype(np.int64),
-            np.clip(extra_deadlines, fastest, frugal),
+            np.round(np.linspace(fastest, end, max(num_deadlines, 1))).astype(np.int64),
+            np.clip(extra_deadlines, fastest, end),
         )
     )
     deadlines = np.unique(wanted)[::-1].copy()
@@ -205,7 +246,7 @@ class _Flow:
             for time, price in buffer[:count].tolist():
                 self._times.append(time)
                 self._prices.append(price)
-        return starts, ends, node_prices * self._unit_w
+        return starts, ends, np.asarray(node_prices * self._unit_w, dtype=np.float64)
 
     def breakpoints(self) -> tuple[Floats, Floats]:
         """Breakpoint times in seconds, descending, and the prices between them in watts."""

@@ -5,8 +5,8 @@ solution, or from where `annealing` moved the windows. Two steps lower the energ
 misses the deadline:
 
 1. fill: slow down, where slack allows, whatever saves most energy per second, until nothing fits;
-2. exchange: speed one instruction up by a few options, fill the slack this opens elsewhere, and keep
-   the change if the total energy falls; otherwise undo it. Repeat around what changed.
+2. exchange: speed one instruction up by a few options, fill the slack this opens, and keep the
+   change if the total energy falls; otherwise undo it. Repeat around what changed.
 
 What a second is worth to an instruction at the relaxed optimum (its price, watts) tells in advance
 which exchanges can pay: energy + price x time of the sped-up instruction must not rise by more than
@@ -137,28 +137,28 @@ def _vertices(problem: Problem) -> tuple[Ints, Ints]:
 
 
 @njit(cache=True)
-def _best_move(net, current, end, room):  # type: ignore[no-untyped-def]
+def _best_move(time, energy, slower_vertex, current, end, room):  # type: ignore[no-untyped-def]
     """The slower option within `room` that saves most energy per unit of time, and that rate."""
-    if current + 1 >= end or net.time[current + 1] - net.time[current] > room:
+    if current + 1 >= end or time[current + 1] - time[current] > room:
         return current, 0.0
-    limit = net.time[current] + room
+    limit = time[current] + room
     low = current + 1
     high = end - 1
     while low < high:
         middle = (low + high + 1) >> 1
-        if net.time[middle] <= limit:
+        if time[middle] <= limit:
             low = middle
         else:
             high = middle - 1
     best = low
-    rate = (net.energy[current] - net.energy[low]) / (net.time[low] - net.time[current])
+    rate = (energy[current] - energy[low]) / (time[low] - time[current])
     other = current + 1
     while other < low:
-        r = (net.energy[current] - net.energy[other]) / (net.time[other] - net.time[current])
+        r = (energy[current] - energy[other]) / (time[other] - time[current])
         if r > rate:
             rate = r
             best = other
-        following = net.slower_vertex[other]
+        following = slower_vertex[other]
         if following <= other:
             break
         other = following
@@ -166,65 +166,68 @@ def _best_move(net, current, end, room):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _note(state, what, node, value):  # type: ignore[no-untyped-def]
+def _note(log, num_log, what, node, value):  # type: ignore[no-untyped-def]
     """Log an old value."""
-    row = state.num_log[0]
-    state.log[row, 0] = what
-    state.log[row, 1] = node
-    state.log[row, 2] = value
-    state.num_log[0] = row + 1
+    row = num_log[0]
+    log[row, 0] = what
+    log[row, 1] = node
+    log[row, 2] = value
+    num_log[0] = row + 1
 
 
 @njit(cache=True)
 def _choose(net, state, deadline, node, option):  # type: ignore[no-untyped-def]
     """Change a node's option and update starts after and ends before it, logging old values."""
-    n = len(state.duration)
-    _note(state, 0, node, state.chosen[node])
-    state.chosen[node] = option
-    state.duration[node] = net.time[option]
+    pred_ptr, pred, succ_ptr, succ = net.pred_ptr, net.pred, net.succ_ptr, net.succ
+    chosen, duration, es, le = state.chosen, state.duration, state.es, state.le
+    dirty, log, num_log = state.dirty, state.log, state.num_log
+    n = len(duration)
+    _note(log, num_log, 0, node, chosen[node])
+    chosen[node] = option
+    duration[node] = net.time[option]
     pending = 0
-    for k in range(net.succ_ptr[node], net.succ_ptr[node + 1]):
-        if not state.dirty[net.succ[k]]:
-            state.dirty[net.succ[k]] = True
+    for k in range(succ_ptr[node], succ_ptr[node + 1]):
+        if not dirty[succ[k]]:
+            dirty[succ[k]] = True
             pending += 1
     v = node + 1
     while pending > 0 and v < n:
-        if state.dirty[v]:
-            state.dirty[v] = False
+        if dirty[v]:
+            dirty[v] = False
             pending -= 1
             start = 0
-            for k in range(net.pred_ptr[v], net.pred_ptr[v + 1]):
-                t = state.es[net.pred[k]] + state.duration[net.pred[k]]
+            for k in range(pred_ptr[v], pred_ptr[v + 1]):
+                t = es[pred[k]] + duration[pred[k]]
                 if t > start:
                     start = t
-            if start != state.es[v]:
-                _note(state, 1, v, state.es[v])
-                state.es[v] = start
-                for k in range(net.succ_ptr[v], net.succ_ptr[v + 1]):
-                    if not state.dirty[net.succ[k]]:
-                        state.dirty[net.succ[k]] = True
+            if start != es[v]:
+                _note(log, num_log, 1, v, es[v])
+                es[v] = start
+                for k in range(succ_ptr[v], succ_ptr[v + 1]):
+                    if not dirty[succ[k]]:
+                        dirty[succ[k]] = True
                         pending += 1
         v += 1
-    for k in range(net.pred_ptr[node], net.pred_ptr[node + 1]):
-        if not state.dirty[net.pred[k]]:
-            state.dirty[net.pred[k]] = True
+    for k in range(pred_ptr[node], pred_ptr[node + 1]):
+        if not dirty[pred[k]]:
+            dirty[pred[k]] = True
             pending += 1
     v = node - 1
     while pending > 0 and v >= 0:
-        if state.dirty[v]:
-            state.dirty[v] = False
+        if dirty[v]:
+            dirty[v] = False
             pending -= 1
             end = deadline
-            for k in range(net.succ_ptr[v], net.succ_ptr[v + 1]):
-                t = state.le[net.succ[k]] - state.duration[net.succ[k]]
+            for k in range(succ_ptr[v], succ_ptr[v + 1]):
+                t = le[succ[k]] - duration[succ[k]]
                 if t < end:
                     end = t
-            if end != state.le[v]:
-                _note(state, 2, v, state.le[v])
-                state.le[v] = end
-                for k in range(net.pred_ptr[v], net.pred_ptr[v + 1]):
-                    if not state.dirty[net.pred[k]]:
-                        state.dirty[net.pred[k]] = True
+            if end != le[v]:
+                _note(log, num_log, 2, v, le[v])
+                le[v] = end
+                for k in range(pred_ptr[v], pred_ptr[v + 1]):
+                    if not dirty[pred[k]]:
+                        dirty[pred[k]] = True
                         pending += 1
         v -= 1
 
@@ -232,54 +235,60 @@ def _choose(net, state, deadline, node, option):  # type: ignore[no-untyped-def]
 @njit(cache=True)
 def _undo(net, state):  # type: ignore[no-untyped-def]
     """Restore what the log holds, newest first, and empty it."""
-    for k in range(state.num_log[0] - 1, -1, -1):
-        what = state.log[k, 0]
-        node = state.log[k, 1]
+    chosen, duration, es, le = state.chosen, state.duration, state.es, state.le
+    log, num_log, time = state.log, state.num_log, net.time
+    for k in range(num_log[0] - 1, -1, -1):
+        what = log[k, 0]
+        node = log[k, 1]
         if what == 0:
-            state.chosen[node] = state.log[k, 2]
-            state.duration[node] = net.time[state.log[k, 2]]
+            chosen[node] = log[k, 2]
+            duration[node] = time[log[k, 2]]
         elif what == 1:
-            state.es[node] = state.log[k, 2]
+            es[node] = log[k, 2]
         else:
-            state.le[node] = state.log[k, 2]
-    state.num_log[0] = 0
+            le[node] = log[k, 2]
+    num_log[0] = 0
 
 
 @njit(cache=True)
 def _fill_touched(net, state, deadline, seed):  # type: ignore[no-untyped-def]
     """Fill the slack of the nodes in the log, best rate first, the seed last. Returns joules."""
-    n = len(state.duration)
+    time, energy, slower_vertex, last = net.time, net.energy, net.slower_vertex, net.last
+    chosen, duration, es, le = state.chosen, state.duration, state.es, state.le
+    log, num_log = state.log, state.num_log
+    touched, is_touched = state.touched, state.is_touched
+    n = len(duration)
     gain = 0.0
     num_touched = 0
     read = 0
     for allow_seed in (False, True):
-        while state.num_log[0] + 2 * n + 1 <= len(state.log):
-            while read < state.num_log[0]:
-                u = state.log[read, 1]
+        while num_log[0] + 2 * n + 1 <= len(log):
+            while read < num_log[0]:
+                u = log[read, 1]
                 read += 1
-                if not state.is_touched[u]:
-                    state.is_touched[u] = True
-                    state.touched[num_touched] = u
+                if not is_touched[u]:
+                    is_touched[u] = True
+                    touched[num_touched] = u
                     num_touched += 1
             best_rate = 0.0
             best_node = -1
             best_option = -1
             for k in range(num_touched):
-                u = state.touched[k]
-                room = state.le[u] - state.es[u] - state.duration[u]
+                u = touched[k]
+                room = le[u] - es[u] - duration[u]
                 if room <= 0 or (u == seed and not allow_seed):
                     continue
-                option, rate = _best_move(net, state.chosen[u], net.last[u], room)
-                if option != state.chosen[u] and rate > best_rate:
+                option, rate = _best_move(time, energy, slower_vertex, chosen[u], last[u], room)
+                if option != chosen[u] and rate > best_rate:
                     best_rate = rate
                     best_node = u
                     best_option = option
             if best_node < 0:
                 break
-            gain += net.energy[state.chosen[best_node]] - net.energy[best_option]
+            gain += energy[chosen[best_node]] - energy[best_option]
             _choose(net, state, deadline, best_node, best_option)
     for k in range(num_touched):
-        state.is_touched[state.touched[k]] = False
+        is_touched[touched[k]] = False
     return gain
 
 
@@ -294,27 +303,31 @@ def _exchange(net, state, deadline, node, target):  # type: ignore[no-untyped-de
 
 @njit(cache=True)
 def _tolerance(net, chosen, price):  # type: ignore[no-untyped-def]
-    """Half of what a node has lost to rounding on average: energy + price x time above its least."""
+    """Half of what rounding lost per node: energy + price x time above its least."""
+    first, last, time, energy = net.first, net.last, net.time, net.energy
     lost = 0.0
     for v in range(len(chosen)):
         least = np.inf
-        for option in range(net.first[v], net.last[v]):
-            least = min(least, net.energy[option] + price[v] * net.time[option])
-        lost += net.energy[chosen[v]] + price[v] * net.time[chosen[v]] - least
+        for option in range(first[v], last[v]):
+            least = min(least, energy[option] + price[v] * time[option])
+        lost += energy[chosen[v]] + price[v] * time[chosen[v]] - least
     return 0.5 * lost / len(chosen)
 
 
 @njit(cache=True)
 def _improve(net, chosen, deadline, price, depth, max_exchanges):  # type: ignore[no-untyped-def]
     """Fill, then exchange until nothing changes; `chosen` is changed in place."""
+    first, last, time, energy = net.first, net.last, net.time, net.energy
+    slower_vertex, faster_vertex = net.slower_vertex, net.faster_vertex
+    pred_ptr, pred, succ_ptr, succ = net.pred_ptr, net.pred, net.succ_ptr, net.succ
     n = len(chosen)
-    duration = net.time[chosen]
+    duration = time[chosen]
     es = earliest_starts(net.pred_ptr, net.pred, duration)
     le = np.empty(n, dtype=np.int64)
     for v in range(n - 1, -1, -1):
         le[v] = deadline
-        for k in range(net.succ_ptr[v], net.succ_ptr[v + 1]):
-            t = le[net.succ[k]] - duration[net.succ[k]]
+        for k in range(succ_ptr[v], succ_ptr[v + 1]):
+            t = le[succ[k]] - duration[succ[k]]
             if t < le[v]:
                 le[v] = t
     state = _State(
@@ -333,14 +346,18 @@ def _improve(net, chosen, deadline, price, depth, max_exchanges):  # type: ignor
     heap_node = np.empty(2 * n + 1, dtype=np.int64)
     size = 0
     for v in range(n):
-        option, rate = _best_move(net, chosen[v], net.last[v], le[v] - es[v] - duration[v])
+        option, rate = _best_move(
+            time, energy, slower_vertex, chosen[v], last[v], le[v] - es[v] - duration[v]
+        )
         if option != chosen[v]:
             size = _push(heap_key, heap_node, size, -rate, v)
     while size > 0:
         key = heap_key[0]
         v = heap_node[0]
         size = _drop_first(heap_key, heap_node, size)
-        option, rate = _best_move(net, chosen[v], net.last[v], le[v] - es[v] - duration[v])
+        option, rate = _best_move(
+            time, energy, slower_vertex, chosen[v], last[v], le[v] - es[v] - duration[v]
+        )
         if option == chosen[v]:
             continue
         if -rate > key:
@@ -348,7 +365,9 @@ def _improve(net, chosen, deadline, price, depth, max_exchanges):  # type: ignor
             continue
         _choose(net, state, deadline, v, option)
         state.num_log[0] = 0
-        option, rate = _best_move(net, chosen[v], net.last[v], le[v] - es[v] - duration[v])
+        option, rate = _best_move(
+            time, energy, slower_vertex, chosen[v], last[v], le[v] - es[v] - duration[v]
+        )
         if option != chosen[v]:
             size = _push(heap_key, heap_node, size, -rate, v)
     # Exchange, around what changed last.
@@ -365,11 +384,11 @@ def _improve(net, chosen, deadline, price, depth, max_exchanges):  # type: ignor
             active[v] = False
             for step in range(1, depth + 2):
                 current = chosen[v]
-                target = current - step if step <= depth else net.faster_vertex[current]
-                if target < net.first[v] or (step > depth and target >= current - depth):
+                target = current - step if step <= depth else faster_vertex[current]
+                if target < first[v] or (step > depth and target >= current - depth):
                     continue
-                change = net.energy[target] - net.energy[current]
-                change -= price[v] * (net.time[current] - net.time[target])
+                change = energy[target] - energy[current]
+                change -= price[v] * (time[current] - time[target])
                 if change > tolerance:
                     continue
                 if max_exchanges == 0:
@@ -383,9 +402,9 @@ def _improve(net, chosen, deadline, price, depth, max_exchanges):  # type: ignor
                     if state.log[k, 0] == 0:
                         u = state.log[k, 1]
                         active[u] = True
-                        for j in range(net.pred_ptr[u], net.pred_ptr[u + 1]):
-                            active[net.pred[j]] = True
-                        for j in range(net.succ_ptr[u], net.succ_ptr[u + 1]):
-                            active[net.succ[j]] = True
+                        for j in range(pred_ptr[u], pred_ptr[u + 1]):
+                            active[pred[j]] = True
+                        for j in range(succ_ptr[u], succ_ptr[u + 1]):
+                            active[succ[j]] = True
                 state.num_log[0] = 0
                 break
