@@ -20,6 +20,7 @@ from app.components.plan_card import draw_plan_card
 from app.components.run_settings import CURRENCY, cost_of_run
 from app.components.study_bar import choose_study
 from app.components.tables import table_height
+from app.components.text import quiet, small
 from kareus.core.plan import Method
 from kareus.errors import KareusError
 from kareus.report import format as fmt
@@ -104,7 +105,7 @@ def _draw_choice(view: View) -> None:
                 on_change=_apply_objective,
                 args=(view,),
             )
-            st.caption("s" if deadline else "J", width="content")
+            quiet("s" if deadline else "J", width="content")
         else:
             options = {plan_id(plan): plan for plan in view.frontiers[view.selected.method]}
             st.session_state["plan_choice"] = plan_id(view.selected)
@@ -130,7 +131,7 @@ def _draw_choice(view: View) -> None:
         )
     problem = st.session_state.pop("objective_problem", None)
     if problem is not None:
-        st.caption(f":red[:material/error: {escape(problem)}]")
+        small(f":material/error: {escape(problem)}", "red")
 
 
 def _apply_objective(view: View) -> None:
@@ -282,6 +283,8 @@ def _draw_table(view: View) -> None:
         f"**All plans** · {_SCOPE_TITLES[view.setting.scope].lower().replace('gpu', 'GPU')}"
     )
     names = list(frame["plan_id"])
+    position = names.index(plan_id(view.selected))
+    st.session_state[_TABLE] = {"selection": {"rows": [position]}}
     st.dataframe(
         frame[
             [
@@ -301,7 +304,7 @@ def _draw_table(view: View) -> None:
         hide_index=True,
         placeholder=fmt.DASH,
         on_select=lambda: _apply_row(names),
-        selection_mode="single-row",
+        selection_mode="single-row-required",
         column_config={
             "method_name": st.column_config.TextColumn("Method", width="medium"),
             "plan": st.column_config.NumberColumn("Plan"),

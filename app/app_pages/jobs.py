@@ -15,6 +15,7 @@ from app.components.example import offer_first_study
 from app.components.frame import escape, guarded, show_error
 from app.components.marks import state_mark
 from app.components.tables import table_height
+from app.components.text import quiet
 from app.wording import age, count
 from kareus.errors import KareusError, NotFoundError
 from kareus.report.format import DASH, THIN_SPACE, duration
@@ -106,7 +107,7 @@ def _draw_head(job: JobView) -> None:
     st.progress(_share(job))
     with st.container(horizontal=True, vertical_alignment="center"):
         state_mark(job.state)
-        st.caption(_facts(job), width="content")
+        quiet(_facts(job), width="content")
     failure = st.session_state.pop("job_failure", None)
     if failure is not None:
         st.error(escape(failure), icon=":material/error:")
@@ -178,11 +179,15 @@ def _draw_partitions(job: JobView) -> None:
             ],
             "hypervolume": [list(partition.hypervolume) for partition in job.partitions],
             "rate": [
-                _rate(partition.planned - partition.done, partition.seconds_left)
+                DASH
+                if job.finished
+                else _rate(partition.planned - partition.done, partition.seconds_left)
                 for partition in job.partitions
             ],
             "left": [
-                DASH if partition.done >= partition.planned else duration(partition.seconds_left)
+                DASH
+                if job.finished or partition.done >= partition.planned
+                else duration(partition.seconds_left)
                 for partition in job.partitions
             ],
         }
@@ -220,6 +225,7 @@ def _draw_table(jobs: Sequence[JobView], chosen: JobView) -> None:
     """All jobs, one row each with a bar; a click opens one."""
     st.markdown("**All jobs**")
     position = next((i for i, job in enumerate(jobs) if job.job == chosen.job), 0)
+    st.session_state[_TABLE] = {"selection": {"rows": [position]}}
     st.dataframe(
         pd.DataFrame(
             {
@@ -235,7 +241,6 @@ def _draw_table(jobs: Sequence[JobView], chosen: JobView) -> None:
         hide_index=True,
         on_select=lambda: _open(jobs),
         selection_mode="single-row-required",
-        selection_default={"selection": {"rows": [position]}},
         column_config={
             "job": st.column_config.TextColumn("Job"),
             "study": st.column_config.TextColumn("Study", width="medium"),

@@ -10,6 +10,7 @@ from app.backend import doctor, service
 from app.components import workload_form
 from app.components.frame import escape, guarded, show_error
 from app.components.tables import table_height
+from app.components.text import quiet
 from app.components.uploads import unpack
 from app.wording import count, plural
 from kareus.errors import KareusError
@@ -63,7 +64,7 @@ def _draw_import() -> None:
     with st.container(border=True):
         st.markdown("**Import recorded measurements**")
         settings = workload_form.request().settings
-        st.caption(
+        quiet(
             escape(
                 f"For {settings.model} on {settings.gpu}, tp{settings.tp} cp{settings.cp} "
                 f"pp{settings.pp}, as New study says."
@@ -107,7 +108,7 @@ def _draw_report(report: ImportReport) -> None:
         icon=":material/check_circle:",
     )
     if report.refusals:
-        st.caption(f"{plural(report.refused, 'row')} refused")
+        quiet(f"{plural(report.refused, 'row')} refused")
         st.dataframe(
             pd.DataFrame(
                 [(one.file, one.line, one.reason) for one in report.refusals],

@@ -7,6 +7,7 @@ from app.components import workload_form
 from app.components.example import start
 from app.components.footprint import draw_summary
 from app.components.frame import guarded, show_error
+from app.components.text import quiet
 from kareus.errors import KareusError
 
 
@@ -16,7 +17,7 @@ def show() -> None:
 
 
 def _draw() -> None:
-    form, summary = st.columns([3, 1.35], gap="large")
+    form, summary = st.columns([3.25, 1.35], gap="medium")
     with form:
         st.subheader("Choose what to train, and how much to measure")
         slots = workload_form.draw()
@@ -39,7 +40,7 @@ def _draw() -> None:
             except KareusError as error:
                 show_error(error)
         if reason is not None:
-            st.caption(f":material/block: {reason}")
+            quiet(f":material/block: {reason}")
         workload_form.draw_notes(assessment.findings)
 
 

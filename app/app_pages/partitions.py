@@ -9,6 +9,7 @@ from app.components.charts import draw, palette
 from app.components.frame import escape, guarded
 from app.components.study_bar import choose_study
 from app.components.tables import table_height
+from app.components.text import quiet
 from app.wording import count
 from kareus.errors import NotFoundError
 from kareus.report import format as fmt
@@ -92,7 +93,7 @@ def _draw_choice(found: list[PartitionProgress], chosen: PartitionProgress) -> N
             label_visibility="collapsed",
             help="Total: the best of all. Dynamic: the best at each clock, what plans are made of.",
         )
-        st.caption(f"{count(chosen.done)} of {count(chosen.planned)} measurements", width="content")
+        quiet(f"{count(chosen.done)} of {count(chosen.planned)} measurements", width="content")
 
 
 def _apply_choice() -> None:
@@ -129,7 +130,7 @@ def _draw_convergence(chosen: PartitionProgress) -> None:
     """How the search got there."""
     st.markdown("**Convergence of the search**")
     if len(chosen.hypervolume) < 2:
-        st.caption(
+        quiet(
             "This partition was not searched: only its clock varies, and every clock was measured."
         )
         return
@@ -141,9 +142,7 @@ def _draw_convergence(chosen: PartitionProgress) -> None:
     before, last = chosen.hypervolume[-2:]
     added = (last - before) / last if last > 0 else None
     verdict = "little is left to find" if added is None or added < 0.01 else "more may be found"
-    st.caption(
-        f"The last batch added {fmt.percent(None if added is None else 100 * added)}: {verdict}."
-    )
+    quiet(f"The last batch added {fmt.percent(None if added is None else 100 * added)}: {verdict}.")
 
 
 def _trace(partition: PartitionProgress) -> list[tuple[int, float]]:

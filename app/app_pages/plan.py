@@ -12,6 +12,7 @@ from app.components.frame import escape, guarded
 from app.components.frontier_view import View, build_view, plan_words, select
 from app.components.study_bar import choose_study
 from app.components.tables import table_height
+from app.components.text import quiet
 from app.wording import plural
 from kareus.core.plan import Method
 from kareus.errors import InfeasibleError
@@ -221,7 +222,7 @@ def _draw_launch(view: View) -> None:
     left, right = st.columns([1, 2.4], gap="medium", vertical_alignment="top")
     with left:
         draw_download(view.detail.id, plan, key="download_plan")
-        st.caption(
+        quiet(
             "schedule.json, the clock and launch lists, launch.sh, launch.sbatch, and a trace for "
             "Perfetto, with a checksum."
         )

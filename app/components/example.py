@@ -4,6 +4,7 @@ import streamlit as st
 
 from app import navigation, url
 from app.backend import service
+from app.components.text import quiet
 from kareus.service import StudyRequest, WorkloadSettings
 
 EXAMPLE_SETTINGS = WorkloadSettings(
@@ -34,10 +35,10 @@ def offer_first_study() -> None:
             text_alignment="center",
             width=560,
         )
-        st.caption(
+        quiet(
             "Llama 3.2 3B on 16 A100-SXM4-40GB: tp8, pp2, 8 microbatches of 8 × 4096 tokens, "
             "simulated",
-            text_alignment="center",
+            center=True,
         )
         with st.container(horizontal=True, horizontal_alignment="center"):
             if st.button(

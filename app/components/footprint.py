@@ -3,6 +3,7 @@
 import streamlit as st
 
 from app.components.charts import draw, palette
+from app.components.text import quiet
 from app.wording import count, plural
 from kareus.core.workload import Workload
 from kareus.report.footprint import layers_figure, layers_frame, memory_figure, memory_frame
@@ -17,7 +18,7 @@ def draw_summary(assessment: Assessment) -> None:
     workload = assessment.workload
     with st.container(border=True, gap="small"):
         st.markdown(f"**{_gpus(workload)}**")
-        st.caption(_degrees(workload))
+        quiet(_degrees(workload))
         _draw_stages(assessment)
         left, right = st.columns(2)
         left.metric("Measurements", _measurements(assessment), help=_baseline_help(assessment))
@@ -30,7 +31,7 @@ def _draw_stages(assessment: Assessment) -> None:
         st.container(height=_UNKNOWN_HEIGHT_PX, border=False)
         return
     colours = palette()
-    st.caption(f"{plural(sum(assessment.workload.stage_layers), 'layer')} over the stages")
+    quiet(f"{plural(sum(assessment.workload.stage_layers), 'layer')} over the stages")
     draw(
         layers_figure(layers_frame(assessment.workload.stage_layers), colours),
         key="layers",
@@ -38,9 +39,7 @@ def _draw_stages(assessment: Assessment) -> None:
     )
     peak_gib = max(stage.total_bytes for stage in assessment.memory.stages) / 2**30
     limit_gib = assessment.memory.limit_bytes / 2**30
-    st.caption(
-        f"Memory per GPU, estimated: {number(peak_gib)} of {number(limit_gib)}{THIN_SPACE}GiB"
-    )
+    quiet(f"Memory per GPU, estimated: {number(peak_gib)} of {number(limit_gib)}{THIN_SPACE}GiB")
     draw(
         memory_figure(memory_frame(assessment.memory), colours),
         key="memory",

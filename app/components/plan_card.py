@@ -13,6 +13,7 @@ from app.components.run_settings import (
     num_tokens,
     tokens_words,
 )
+from app.components.text import quiet
 from kareus.core.plan import Method
 from kareus.report import format as fmt
 from kareus.report.data import split_frame
@@ -63,7 +64,9 @@ def _draw_run(view: View) -> None:
         st.markdown(f"A run of {tokens_words(num_tokens())}", width="stretch")
         with st.popover("Change", type="tertiary", icon=":material/tune:"):
             draw_run_settings()
-    st.caption("  \n".join(lines))
+    quiet(lines[0])
+    for line in lines[1:]:
+        quiet(line)
 
 
 def _less(words: str, saved: float) -> str:

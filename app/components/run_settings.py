@@ -5,6 +5,7 @@ import math
 import streamlit as st
 
 from app import url
+from app.components.text import quiet
 from kareus.core.workload import Workload
 from kareus.report import format as fmt
 from kareus.report.comparison import PlanPoint, RunCost, run_cost
@@ -32,7 +33,7 @@ def draw_run_settings() -> None:
             on_change=_store,
             args=(name,),
         )
-    st.caption("Electricity at the board: cooling and hosts are not counted.")
+    quiet("Electricity at the board: cooling and hosts are not counted.")
 
 
 def cost_of_run(plan: PlanPoint, workload: Workload) -> RunCost:

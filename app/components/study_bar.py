@@ -6,6 +6,7 @@ from app import navigation, url
 from app.backend import study_summaries
 from app.components.example import offer_first_study
 from app.components.marks import source_mark
+from app.components.text import quiet
 from kareus.errors import NotFoundError
 from kareus.service import StudySummary
 
@@ -53,7 +54,7 @@ def choose_study(*, needs_plans: bool = True) -> StudySummary | None:
         )
         study = by_id[wanted]
         source_mark(study.source, extrapolated=study.extrapolated)
-        st.caption(study.workload_line, width="content")
+        quiet(study.workload_line, width="content")
     if needs_plans and study.state != "done":
         _lead_to_job(study)
         return None

@@ -13,6 +13,7 @@ from streamlit.delta_generator import DeltaGenerator
 from app.backend import doctor, service
 from app.components.example import EXAMPLE, EXAMPLE_SETTINGS
 from app.components.frame import escape
+from app.components.text import quiet, small
 from app.wording import count, in_words
 from kareus.core.measurement import SourceKind
 from kareus.core.workload import Recompute
@@ -39,7 +40,7 @@ _BATCH = {
 _SOURCES = {
     SourceKind.SIMULATOR: "Simulator",
     SourceKind.MEASURED: "Measured",
-    SourceKind.REPLAY: "Recorded",
+    SourceKind.REPLAY: "Replay",
 }
 _BUDGETS = {
     "published": "Published",
@@ -63,7 +64,7 @@ def draw() -> Slots:
         Per field of `WorkloadSettings` and `StudyRequest`, the place beneath it for findings.
     """
     slots: dict[str, DeltaGenerator] = {}
-    first, second, third = st.columns([1, 1, 1.12], gap="medium")
+    first, second, third = st.columns([0.9, 1.05, 1.06], gap="medium")
     with first:
         _draw_model_and_gpu(slots)
     with second:
@@ -172,24 +173,24 @@ def _draw_model_and_gpu(slots: dict[str, DeltaGenerator]) -> None:
     )
     try:
         model = api.model(_get("model", EXAMPLE_SETTINGS.model))
-        st.caption(
+        quiet(
             f"{model.num_layers} layers, hidden {count(model.hidden_size)}, "
             f"{model.num_heads} heads, {model.num_kv_heads} KV heads"
         )
     except KareusError:
-        st.caption("")  # the finding below says it
+        quiet("")  # the finding below says it
     slots["model"] = st.container(gap="xsmall")
     with st.popover("Use your own config.json", icon=":material/upload_file:", width="stretch"):
         _draw_upload(uploaded)
     st.selectbox("GPU", list(api.gpu_names()), **_initial("gpu", EXAMPLE_SETTINGS.gpu))
     try:
         gpu = api.gpu(_get("gpu", EXAMPLE_SETTINGS.gpu))
-        st.caption(
+        quiet(
             f"{gpu.num_sms} SMs, {gpu.clocks_mhz[0]} to {clock(gpu.clocks_mhz[-1])}, "
             f"{gpu.static_power_w:g}{THIN_SPACE}W static"
         )
     except KareusError:
-        st.caption("")
+        quiet("")
     slots["gpu"] = st.container(gap="xsmall")
     st.segmented_control(
         "Recompute activations",
@@ -207,7 +208,7 @@ def _draw_upload(uploaded: list[str]) -> None:
     """Take a Hugging Face configuration; its content is checked here, whatever its name."""
     file = st.file_uploader("Hugging Face config.json", type="json", key="config_upload")
     if file is None:
-        st.caption("Dense Llama, Qwen3, Mistral and GPT families are supported.")
+        quiet("Dense Llama, Qwen3, Mistral and GPT families are supported.")
         return
     try:
         text = file.getvalue().decode("utf-8-sig")
@@ -290,7 +291,7 @@ def _draw_source_and_budget(slots: dict[str, DeltaGenerator]) -> None:
     if budget == "number":
         st.text_input("Measurements in all", live=True, **_initial("num_measurements", "500"))
     else:
-        st.caption(_BUDGET_HELP[budget])
+        quiet(_BUDGET_HELP[budget])
     slots["budget"] = st.container(gap="xsmall")
     left, right = st.columns([1, 2], gap="small")
     left.text_input(
@@ -313,7 +314,7 @@ def _draw_source_reason(slots: Slots) -> None:
         for check in doctor():
             icon, color = _CHECK_MARKS.get(check.state, _CHECK_MARKS["warning"])
             remedy = f" {check.remedy}" if check.remedy and check.state != "ok" else ""
-            st.caption(f":{color}[{icon}] **{escape(check.name)}**: {escape(check.found + remedy)}")
+            small(f"{icon} **{escape(check.name)}**: {escape(check.found + remedy)}", color)
 
 
 _CHECK_MARKS = {
@@ -330,7 +331,7 @@ _FINDING_MARKS = {
 
 def _draw_finding(finding: Finding) -> None:
     icon, color = _FINDING_MARKS[finding.severity]
-    st.caption(f":{color}[{icon} {escape(in_words(finding.message))}]")
+    small(f"{icon} {escape(in_words(finding.message))}", color)
 
 
 def _initial(name: str, value: object) -> dict[str, Any]:

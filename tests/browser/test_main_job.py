@@ -28,7 +28,7 @@ def test_a_new_user_reaches_a_bundle(page: Page, server: str, tmp_path: Path) ->
     expect(start).to_be_enabled()
 
     # An impossible degree is refused while typing, in words, before the button can be pressed.
-    tensor = page.get_by_label("Tensor (tp)")
+    tensor = page.get_by_role("textbox", name="Tensor (tp)")
     tensor.fill("5")
     expect(page.get_by_text("tp 5 does not divide the 24 attention heads").first).to_be_visible()
     expect(start).to_be_disabled()
