@@ -172,7 +172,7 @@ def compose_methods(
         if method is Method.KAREUS:
             # Fronts are thinned where they grow long; the baselines' options stay as they are.
             own = {
-                kind: _union(own[kind], *(others[kind] for others in composed.values()))
+                kind: merge_options(own[kind], *(others[kind] for others in composed.values()))
                 for kind in own
             }
         composed[method] = own
@@ -190,7 +190,7 @@ def _both(first: Collection[int] | None, second: Collection[int] | None) -> froz
     return frozenset(first) if second is None else frozenset(first) & frozenset(second)
 
 
-def _union(*sets: Sequence[InstructionOption]) -> tuple[InstructionOption, ...]:
+def merge_options(*sets: Sequence[InstructionOption]) -> tuple[InstructionOption, ...]:
     """The non-dominated options of several sets, fastest first; of equal ones the first."""
     every = [option for options in sets for option in options]
     kept = prune(

@@ -1,0 +1,592 @@
+"""Plans under the limits users have: clocks, stragglers, deadlines, budgets, power.
+
+Structural constraints change what an instruction may choose: the clocks a stage allows, a stage
+that runs slower than measured, a number of distinct clocks per stage. Limits pick from what is
+left: a deadline, an energy budget, a cap on the job's average power. Whether limits can be met is
+decided on the linear relaxation, exactly; the plans are real ones, rounded next to where the
+relaxation meets the limit.
+
+At most K distinct clocks per stage is no linear constraint. For given prices of the instructions
+(the dual of the relaxation) the best K clocks of each stage are found by enumeration, which also
+bounds from below what any choice of clocks can reach; the relaxation is then solved again with
+those clocks alone, and its prices may suggest others.
+"""
+
+import itertools
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from kareus.compose.baselines import Kind, compose_methods, merge_options
+from kareus.compose.instruction import TIME_GRID_S
+from kareus.compose.iteration import plan_of, round_at, solve_iteration
+from kareus.compose.parametric import Relaxation, relax
+from kareus.compose.problem import Ints, Problem, build_problem
+from kareus.compose.rounding import make_net
+from kareus.compose.selection import Preference, select_plan
+from kareus.core.frontier import non_dominated
+from kareus.core.measurement import PartitionOption
+from kareus.core.partition import Partition
+from kareus.core.pipeline import InstructionRecipe, Pipeline, recipes_by_kind
+from kareus.core.plan import InstructionOption, Method, Plan
+from kareus.errors import ConfigError, InfeasibleError, MeasurementError
+
+# Real plans are looked for at deadlines from the relaxation's exact time on, this much later.
+_REFINEMENT = (0.0, *(float(x) for x in np.geomspace(1e-5, 3e-2, 24)))
+# Sets of clocks are enumerated up to this number, and grown greedily beyond.
+_MAX_SETS = 20_000
+
+ClockedOptions = Mapping[Kind, Mapping[int, Sequence[InstructionOption]]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Straggler:
+    """A stage that runs slower than measured: throttled, shared, or waiting for its data.
+
+    Attributes:
+        stage: The stage.
+        slowdown_pct: How much longer its instructions take, in per cent; dynamic energy stays.
+    """
+
+    stage: int
+    slowdown_pct: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Constraints:
+    """What a plan has to keep to; None and empty mean free.
+
+    Attributes:
+        deadline_s: Iteration time not to exceed.
+        energy_budget_j: Energy of the whole job per iteration not to exceed.
+        power_cap_w: Average power of the whole job not to exceed.
+        stage_clocks_mhz: Per stage, the clocks allowed.
+        clock_floor_mhz: Per stage, the lowest clock allowed.
+        clock_ceiling_mhz: Per stage, the highest clock allowed.
+        straggler: A stage slowed down.
+        max_clocks_per_stage: Distinct clocks one stage may use within a plan.
+    """
+
+    deadline_s: float | None = None
+    energy_budget_j: float | None = None
+    power_cap_w: float | None = None
+    stage_clocks_mhz: Mapping[int, Collection[int]] = field(default_factory=dict)
+    clock_floor_mhz: Mapping[int, int] = field(default_factory=dict)
+    clock_ceiling_mhz: Mapping[int, int] = field(default_factory=dict)
+    straggler: Straggler | None = None
+    max_clocks_per_stage: int | None = None
+
+    @property
+    def limited(self) -> bool:
+        """Whether a deadline, budget or cap is given."""
+        return any(
+            limit is not None for limit in (self.deadline_s, self.energy_budget_j, self.power_cap_w)
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConstrainedPlans:
+    """What is possible within constraints.
+
+    Attributes:
+        plans: The frontier under the structural constraints and limits, fastest first.
+        recommended: The plan to take: the most frugal within a deadline, the fastest within a
+            budget or cap, the knee where there is no limit.
+    """
+
+    plans: tuple[Plan, ...]
+    recommended: Plan
+
+
+def compose_by_clock(
+    recipes: Mapping[Kind, InstructionRecipe],
+    partitions: Mapping[str, Partition],
+    options: Mapping[str, Sequence[PartitionOption]],
+    *,
+    static_power_w: float,
+    method: Method = Method.KAREUS,
+) -> dict[Kind, dict[int, tuple[InstructionOption, ...]]]:
+    """Return a method's options of every kind, clock by clock, pruned within a clock only.
+
+    Args:
+        recipes: What each kind of instruction consists of.
+        partitions: The units by name.
+        options: Per unit, its configurations with time and total energy per GPU.
+        static_power_w: Static power of one GPU.
+        method: The method.
+
+    Raises:
+        MeasurementError: The method cannot be composed at any clock.
+    """
+    clocks = sorted({o.configuration.clock_mhz for group in options.values() for o in group})
+    clocked: dict[Kind, dict[int, tuple[InstructionOption, ...]]] = {}
+    for recipe, kinds in recipes_by_kind(recipes).items():
+        own: dict[int, tuple[InstructionOption, ...]] = {}
+        reason = "nothing was measured"
+        for clock in clocks:
+            try:
+                composed = compose_methods(
+                    {kinds[0]: recipe},
+                    partitions,
+                    options,
+                    static_power_w=static_power_w,
+                    stage_clocks_mhz={kinds[0][0]: (clock,)},
+                )
+            except MeasurementError as error:
+                reason = str(error)
+                continue
+            if method in composed.options:
+                own[clock] = composed.options[method][kinds[0]]
+            else:
+                reason = composed.unavailable[method]
+        if not own:
+            raise MeasurementError(f"{method.value} cannot be composed at any clock: {reason}")
+        clocked.update(dict.fromkeys(kinds, own))
+    return clocked
+
+
+def solve_constrained(
+    pipeline: Pipeline,
+    options: ClockedOptions,
+    constraints: Constraints,
+    *,
+    static_power_w: float,
+    gpus_per_stage: int = 1,
+    method: Method = Method.KAREUS,
+    num_plans: int = 50,
+) -> ConstrainedPlans:
+    """Return the frontier within constraints and the plan to take.
+
+    Args:
+        pipeline: The precedence graph.
+        options: Per kind and clock, the options (`compose_by_clock`).
+        constraints: What plans have to keep to.
+        static_power_w: Static power of one GPU.
+        gpus_per_stage: GPUs that execute one stage; job energy is pipeline energy times this.
+        method: The method the plans are labelled with.
+        num_plans: Deadlines spread over the frontier.
+
+    Raises:
+        ConfigError: A constraint names a stage that does not exist, or is no sensible number.
+        InfeasibleError: No plan keeps to all of them; the message names those that clash.
+    """
+    _check(pipeline, constraints, gpus_per_stage)
+    allowed = _allowed(pipeline, options, constraints)
+    held_power_w = pipeline.num_stages * static_power_w
+    budget_j = _per_pipeline(constraints.energy_budget_j, gpus_per_stage)
+    cap_w = _per_pipeline(constraints.power_cap_w, gpus_per_stage)
+    merged = _merge(allowed)
+    problem = build_problem(pipeline, merged)
+    relaxation = _relax(problem, held_power_w, [], 1)
+    wanted = _deadlines(
+        pipeline, options, constraints, relaxation, held_power_w, budget_j, cap_w, gpus_per_stage
+    )
+    if constraints.max_clocks_per_stage is not None:
+        plans = _with_few_clocks(
+            pipeline,
+            allowed,
+            constraints.max_clocks_per_stage,
+            held_power_w,
+            method,
+            wanted,
+            num_plans,
+        )
+    elif cap_w is not None and wanted and max(wanted) > relaxation.frugal_s:
+        # Beyond the most frugal time only power falls further; keep those plans, too.
+        plans = _slow_plans(problem, held_power_w, method, wanted, num_plans)
+    else:
+        plans = solve_iteration(
+            pipeline,
+            merged,
+            static_power_w=static_power_w,
+            method=method,
+            num_plans=num_plans,
+            extra_deadlines_s=wanted,
+        )
+    recommended = select_plan(
+        plans,
+        deadline_s=constraints.deadline_s,
+        energy_budget_j=budget_j,
+        power_cap_w=cap_w,
+        preference=None if constraints.limited else Preference.KNEE,
+    )
+    return ConstrainedPlans(
+        plans=tuple(
+            plan
+            for plan in plans
+            if (constraints.deadline_s is None or plan.iteration_time_s <= constraints.deadline_s)
+            and (budget_j is None or plan.pipeline_energy_j <= budget_j)
+            and (cap_w is None or plan.average_power_w <= cap_w)
+        ),
+        recommended=recommended,
+    )
+
+
+def _per_pipeline(of_job: float | None, gpus_per_stage: int) -> float | None:
+    """A figure of the job as one of one GPU per stage."""
+    return None if of_job is None else of_job / gpus_per_stage
+
+
+def _check(pipeline: Pipeline, constraints: Constraints, gpus_per_stage: int) -> None:
+    """Refuse constraints that make no sense by themselves."""
+    if gpus_per_stage < 1:
+        raise ConfigError(f"gpus_per_stage = {gpus_per_stage}: at least 1")
+    stages = [
+        *constraints.stage_clocks_mhz,
+        *constraints.clock_floor_mhz,
+        *constraints.clock_ceiling_mhz,
+    ]
+    straggler = constraints.straggler
+    if straggler is not None:
+        stages.append(straggler.stage)
+        if not (math.isfinite(straggler.slowdown_pct) and straggler.slowdown_pct >= 0):
+            raise ConfigError(
+                f"straggler slowdown {straggler.slowdown_pct} %: must be finite and not negative"
+            )
+    for stage in stages:
+        if not 0 <= stage < pipeline.num_stages:
+            raise ConfigError(
+                f"stage {stage} does not exist: stages are 0 to {pipeline.num_stages - 1}"
+            )
+    most = constraints.max_clocks_per_stage
+    if most is not None and most < 1:
+        raise ConfigError(f"at most {most} clocks per stage: at least 1 is needed")
+    for name, limit, unit in (
+        ("deadline", constraints.deadline_s, "s"),
+        ("energy budget", constraints.energy_budget_j, "J"),
+        ("power cap", constraints.power_cap_w, "W"),
+    ):
+        if limit is not None and not (math.isfinite(limit) and limit > 0):
+            raise ConfigError(f"{name} {limit} {unit}: must be a positive number")
+
+
+def _allowed(
+    pipeline: Pipeline, options: ClockedOptions, constraints: Constraints
+) -> dict[Kind, dict[int, tuple[InstructionOption, ...]]]:
+    """Per kind and clock, the options that the structural constraints leave."""
+    result: dict[Kind, dict[int, tuple[InstructionOption, ...]]] = {}
+    for kind in sorted(set(pipeline.kinds)):
+        stage = kind[0] % pipeline.num_stages
+        clocks = set(options.get(kind, {}))
+        measured = f"{min(clocks)} to {max(clocks)} MHz" if clocks else "nothing"
+        floor = constraints.clock_floor_mhz.get(stage)
+        ceiling = constraints.clock_ceiling_mhz.get(stage)
+        listed = constraints.stage_clocks_mhz.get(stage)
+        rules = []
+        if listed is not None:
+            rules.append(f"the clock list {sorted(listed)} MHz")
+            clocks &= set(listed)
+        if floor is not None:
+            rules.append(f"the clock floor {floor} MHz")
+            clocks = {clock for clock in clocks if clock >= floor}
+        if ceiling is not None:
+            rules.append(f"the clock ceiling {ceiling} MHz")
+            clocks = {clock for clock in clocks if clock <= ceiling}
+        if not clocks:
+            raise InfeasibleError(
+                f"stage {stage}: {' and '.join(rules) or 'its measurements'} leave no clock for "
+                f"{kind[1].value} instructions (measured: {measured}); widen one of them"
+            )
+        slowdown = 1.0
+        if constraints.straggler is not None and constraints.straggler.stage == stage:
+            slowdown += constraints.straggler.slowdown_pct / 100.0
+        result[kind] = {
+            clock: tuple(_slowed(option, slowdown) for option in options[kind][clock])
+            for clock in sorted(clocks)
+        }
+    return result
+
+
+def _slowed(option: InstructionOption, factor: float) -> InstructionOption:
+    """An option that takes longer by a factor, on the time grid."""
+    if factor == 1.0:
+        return option
+    return replace(option, time_s=math.ceil(option.time_s * factor / TIME_GRID_S) * TIME_GRID_S)
+
+
+def _merge(
+    options: Mapping[Kind, Mapping[int, Sequence[InstructionOption]]],
+    clocks: Mapping[int, Collection[int]] | None = None,
+    num_stages: int = 1,
+) -> dict[Kind, tuple[InstructionOption, ...]]:
+    """The non-dominated options of every kind over its clocks, or over those of its stage."""
+    return {
+        kind: merge_options(
+            *(
+                by_clock[clock]
+                for clock in by_clock
+                if clocks is None or clock in clocks[kind[0] % num_stages]
+            )
+        )
+        for kind, by_clock in options.items()
+    }
+
+
+def _relax(
+    problem: Problem,
+    held_power_w: float,
+    deadlines_s: Sequence[float],
+    num_deadlines: int,
+    *,
+    beyond_frugal: bool = False,
+) -> Relaxation:
+    """The relaxation with windows at deadlines in seconds."""
+    return relax(
+        problem,
+        held_power_w=held_power_w,
+        num_deadlines=num_deadlines,
+        extra_deadlines=_on_grid(deadlines_s),
+        beyond_frugal=beyond_frugal,
+    )
+
+
+def _on_grid(deadlines_s: Sequence[float]) -> Ints:
+    """Deadlines in grid units, rounded down."""
+    return np.array([math.floor(d / TIME_GRID_S) for d in deadlines_s], dtype=np.int64)
+
+
+def _deadlines(
+    pipeline: Pipeline,
+    options: ClockedOptions,
+    constraints: Constraints,
+    relaxation: Relaxation,
+    held_power_w: float,
+    budget_j: float | None,
+    cap_w: float | None,
+    gpus_per_stage: int,
+) -> list[float]:
+    """Where plans are needed to meet the limits; raises where the relaxation cannot meet them."""
+    fastest = float(relaxation.times_s[-1])
+    deadline = constraints.deadline_s
+    structural = _structural(constraints)
+    if deadline is not None and deadline < fastest:
+        free = _relax(build_problem(pipeline, _merge(options)), held_power_w, [], 1)
+        unbound = float(free.times_s[-1])
+        if deadline < unbound or not structural:
+            raise InfeasibleError(
+                f"deadline {deadline:.6g} s is out of reach: the fastest iteration takes "
+                f"{unbound:.6g} s; allow at least that"
+            )
+        clashing = [
+            name for name, alone in structural if _fastest_s(pipeline, options, alone) > deadline
+        ] or [name for name, _ in structural]
+        raise InfeasibleError(
+            f"deadline {deadline:.6g} s and {' and '.join(clashing)} clash: the fastest iteration "
+            f"takes {fastest:.6g} s with them and {unbound:.6g} s without; relax one of them"
+        )
+    wanted = [] if deadline is None else [deadline]
+    times = []
+    for name, value, time in (
+        (
+            f"energy budget {constraints.energy_budget_j} J",
+            budget_j,
+            None if budget_j is None else relaxation.fastest_within_j(budget_j, held_power_w),
+        ),
+        (
+            f"power cap {constraints.power_cap_w} W",
+            cap_w,
+            None if cap_w is None else relaxation.fastest_within_w(cap_w, held_power_w),
+        ),
+    ):
+        if value is None:
+            continue
+        if name.startswith("energy"):
+            least_j = relaxation.bound_j(math.inf, held_power_w) * gpus_per_stage
+            best = f"the least energy of the job is {least_j:.6g} J"
+        else:
+            least_w = float(relaxation.energies_j[0] / relaxation.times_s[0]) + held_power_w
+            best = f"the least average power of the job is {least_w * gpus_per_stage:.6g} W"
+        if time is None:
+            names = [name, *(rule for rule, _ in structural)]
+            raise InfeasibleError(
+                f"{' and '.join(names)} cannot be met: {best}"
+                + ("; raise it" if not structural else "; relax one of them")
+            )
+        if deadline is not None and time > deadline:
+            raise InfeasibleError(
+                f"deadline {deadline:.6g} s and {name} clash: it is first met at {time:.6g} s; "
+                "relax one of them"
+            )
+        times.append((name, time))
+        wanted += [time * (1.0 + later) for later in _REFINEMENT]
+    if budget_j is not None and cap_w is not None:
+        # Within the budget is a range of times, since energy rises again beyond the frugal one.
+        cap_time = times[1][1]
+        energy = relaxation.effective_energy_j(cap_time) + held_power_w * cap_time
+        if cap_time > relaxation.frugal_s and energy > budget_j:
+            raise InfeasibleError(
+                f"{times[0][0]} and {times[1][0]} clash: the cap is first met at {cap_time:.6g} s, "
+                f"which needs {energy * gpus_per_stage:.6g} J; relax one of them"
+            )
+    return [time for time in wanted if deadline is None or time <= deadline]
+
+
+def _structural(constraints: Constraints) -> list[tuple[str, Constraints]]:
+    """The structural constraints in words, each alone."""
+    found: list[tuple[str, Constraints]] = []
+    for stage, clocks in constraints.stage_clocks_mhz.items():
+        found.append(
+            (
+                f"the clock list of stage {stage} ({', '.join(map(str, sorted(clocks)))} MHz)",
+                Constraints(stage_clocks_mhz={stage: clocks}),
+            )
+        )
+    for stage, clock in constraints.clock_ceiling_mhz.items():
+        found.append(
+            (
+                f"the clock ceiling of stage {stage} ({clock} MHz)",
+                Constraints(clock_ceiling_mhz={stage: clock}),
+            )
+        )
+    for stage, clock in constraints.clock_floor_mhz.items():
+        found.append(
+            (
+                f"the clock floor of stage {stage} ({clock} MHz)",
+                Constraints(clock_floor_mhz={stage: clock}),
+            )
+        )
+    if constraints.straggler is not None:
+        found.append(
+            (
+                f"the straggler (stage {constraints.straggler.stage}, "
+                f"{constraints.straggler.slowdown_pct:g} % slower)",
+                Constraints(straggler=constraints.straggler),
+            )
+        )
+    return found
+
+
+def _fastest_s(pipeline: Pipeline, options: ClockedOptions, constraints: Constraints) -> float:
+    """The fastest iteration under structural constraints."""
+    allowed = _merge(_allowed(pipeline, options, constraints))
+    flat = [allowed[kind][0].time_s for kind in pipeline.kinds]
+    return pipeline.makespan_s(flat)
+
+
+def _slow_plans(
+    problem: Problem,
+    held_power_w: float,
+    method: Method,
+    wanted: Sequence[float],
+    num_plans: int,
+) -> tuple[Plan, ...]:
+    """Plans up to where no clock can fall further, non-dominated in time and average power."""
+    relaxation = _relax(problem, held_power_w, wanted, num_plans, beyond_frugal=True)
+    net = make_net(problem)
+    plans = [
+        plan_of(problem, round_at(problem, net, relaxation, k), held_power_w, method, relaxation)
+        for k in range(len(relaxation.deadlines))
+    ]
+    return _numbered(plans, [(p.iteration_time_s, p.average_power_w) for p in plans])
+
+
+def _numbered(plans: Sequence[Plan], points: Sequence[tuple[float, float]]) -> tuple[Plan, ...]:
+    """The non-dominated plans, fastest first, numbered."""
+    return tuple(replace(plans[k], number=number) for number, k in enumerate(non_dominated(points)))
+
+
+def _with_few_clocks(
+    pipeline: Pipeline,
+    allowed: Mapping[Kind, Mapping[int, Sequence[InstructionOption]]],
+    most: int,
+    held_power_w: float,
+    method: Method,
+    wanted: Sequence[float],
+    num_plans: int,
+) -> tuple[Plan, ...]:
+    """Plans in which no stage uses more than `most` distinct clocks.
+
+    Bounds are those of the relaxation without this constraint, so gaps include its price.
+    """
+    problem = build_problem(pipeline, _merge(allowed))
+    relaxation = _relax(problem, held_power_w, wanted, num_plans)
+    plans: list[Plan] = []
+    for k in range(len(relaxation.deadlines)):
+        prices = relaxation.node_prices_w[k]
+        best: Plan | None = None
+        # At the fastest deadline time is worth any energy.
+        tries = 3 if k == len(relaxation.deadlines) - 1 else 2
+        if tries == 3:
+            prices = prices * 1e6
+        for _ in range(tries):
+            clocks = _best_clocks(pipeline, problem, allowed, prices, most)
+            restricted = build_problem(pipeline, _merge(allowed, clocks, pipeline.num_stages))
+            own = relax(
+                restricted,
+                held_power_w=held_power_w,
+                num_deadlines=1,
+                extra_deadlines=relaxation.deadlines[k : k + 1],
+                beyond_frugal=True,
+            )
+            # Deadlines are descending: the wanted one, then the fastest these clocks allow.
+            chosen = round_at(restricted, make_net(restricted), own, 0)
+            plan = plan_of(restricted, chosen, held_power_w, method, relaxation)
+            if best is None or _better(plan, best):
+                best = plan
+            prices = own.node_prices_w[0]
+        assert best is not None
+        plans.append(best)
+    return _numbered(plans, [(p.iteration_time_s, p.pipeline_energy_j) for p in plans])
+
+
+def _better(plan: Plan, other: Plan) -> bool:
+    """Whether a plan for the same deadline is to be preferred."""
+    return plan.pipeline_energy_j < other.pipeline_energy_j and (
+        plan.iteration_time_s <= other.iteration_time_s * (1 + 1e-9)
+    )
+
+
+def _best_clocks(
+    pipeline: Pipeline,
+    problem: Problem,
+    allowed: Mapping[Kind, Mapping[int, Sequence[InstructionOption]]],
+    prices_w: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
+    most: int,
+) -> dict[int, tuple[int, ...]]:
+    """Per stage, the clocks whose best options cost least at the given prices of time."""
+    chosen: dict[int, tuple[int, ...]] = {}
+    for stage in range(pipeline.num_stages):
+        nodes = [
+            (node, pipeline.kinds[int(position)])
+            for node, position in enumerate(problem.position)
+            if pipeline.instructions[int(position)].stage == stage
+        ]
+        clocks = sorted(set().union(*(allowed[kind] for _, kind in nodes)))
+        # cost[node, clock]: energy + price x time of the best option there.
+        cost = np.full((len(nodes), len(clocks)), np.inf)
+        tables = {
+            (kind, clock): np.array(
+                [(option.time_s, option.effective_energy_j) for option in allowed[kind][clock]]
+            )
+            for kind in {kind for _, kind in nodes}
+            for clock in allowed[kind]
+        }
+        for row, (node, kind) in enumerate(nodes):
+            for column, clock in enumerate(clocks):
+                if clock in allowed[kind]:
+                    table = tables[kind, clock]
+                    cost[row, column] = (table[:, 1] + prices_w[node] * table[:, 0]).min()
+        chosen[stage] = tuple(clocks[c] for c in _cheapest_columns(cost, most))
+    return chosen
+
+
+def _cheapest_columns(
+    cost: np.ndarray[tuple[int, ...], np.dtype[np.float64]], most: int
+) -> tuple[int, ...]:
+    """The columns, at most so many, that minimise the sum of each row's least entry."""
+    num_columns = cost.shape[1]
+    most = min(most, num_columns)
+    if math.comb(num_columns, most) <= _MAX_SETS:
+        return min(
+            itertools.combinations(range(num_columns), most),
+            key=lambda columns: float(cost[:, columns].min(axis=1).sum()),
+        )
+    columns: tuple[int, ...] = ()
+    while len(columns) < most:
+        columns = min(
+            ((*columns, c) for c in range(num_columns) if c not in columns),
+            key=lambda grown: float(cost[:, grown].min(axis=1).sum()),
+        )
+    return columns
