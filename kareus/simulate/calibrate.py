@@ -53,7 +53,6 @@ SWEEP_WEIGHT = 30.0
 """A sweep counts as this many plans."""
 
 _SOFT = 1.0  # residuals beyond this many errors count linearly
-_MAX_EVALUATIONS = 60
 _UNIDENTIFIED = 0.95  # posterior over prior width above which the data said nothing
 _AT_BOUND = 1e-3  # share of the range within which a value counts as at its bound
 
@@ -85,6 +84,7 @@ def calibrate(
     gpu: Gpu,
     stage_layers: Sequence[int] | None = None,
     sweep_clock_mhz: int | None = None,
+    max_evaluations: int = 60,
     progress: Callable[[str], None] | None = None,
 ) -> CalibrationResult:
     """Fit a GPU's parameters to recorded data.
@@ -96,6 +96,7 @@ def calibrate(
         gpu: The GPU they were recorded on.
         stage_layers: Layers per stage; None means those of the published experiments.
         sweep_clock_mhz: Clock of the sweep; None means the top clock.
+        max_evaluations: Steps of each fit at most; the default is enough to converge.
         progress: Called with a sentence as each fit begins.
 
     Returns:
@@ -107,7 +108,12 @@ def calibrate(
     say = progress or (lambda text: logger.info("%s", text))
     replays = load_replays(frontiers, frequencies, gpu, stage_layers=stage_layers)
     points = read_sweep(Path(sweep), gpu) if sweep is not None else ()
-    problem = _Problem(gpu=gpu, sweep=points, sweep_clock_mhz=sweep_clock_mhz)
+    problem = _Problem(
+        gpu=gpu,
+        sweep=points,
+        sweep_clock_mhz=sweep_clock_mhz,
+        max_evaluations=max_evaluations,
+    )
     keys = sorted({replay.key for replay in replays})
     say(
         f"fitting {len(problem.names)} parameters to {_count(replays)} plans of "
@@ -160,9 +166,15 @@ class _Problem:
     """The least-squares problem for a GPU: which parameters, which residuals."""
 
     def __init__(
-        self, *, gpu: Gpu, sweep: Sequence[SweepPoint], sweep_clock_mhz: int | None
+        self,
+        *,
+        gpu: Gpu,
+        sweep: Sequence[SweepPoint],
+        sweep_clock_mhz: int | None,
+        max_evaluations: int,
     ) -> None:
         self.gpu, self.sweep, self.sweep_clock_mhz = gpu, sweep, sweep_clock_mhz
+        self.max_evaluations = max_evaluations
         self.names = tuple(
             name for name, spec in SPECS.items() if spec.fitted and (sweep or not spec.sweep_only)
         )
@@ -188,7 +200,7 @@ class _Problem:
             np.clip(start_vector, self.lower + inside, self.upper - inside),
             bounds=(self.lower, self.upper),
             x_scale=self.width,
-            max_nfev=_MAX_EVALUATIONS,
+            max_nfev=self.max_evaluations,
         )
         vector = np.asarray(solution.x, dtype=np.float64)
         return _Fit(

@@ -5,7 +5,7 @@ operators in order; the collective runs alone (sequential, trail, outside, `none
 operators from its launch point on (nanobatch).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,8 +27,9 @@ NOT_LAUNCHED = -1
 """Launch position of a collective that runs after the computation."""
 
 _TENSOR_KINDS = (OperatorKind.LINEAR, OperatorKind.ATTENTION)
-_LOWEST_X = 0.2  # how far a power-capped GPU can be slowed before we give up on the cap
-_CAP_STEPS = 14
+_LOWEST_X = 0.2  # how far a power-capped GPU can be slowed before the cap is given up
+_CAP_STEPS = 5
+_TYPICAL_POWER_EXPONENT = 2.5  # of power over clock; where the search for the cap starts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,11 +78,13 @@ class WorkTerms:
     Attributes:
         time_s: Seconds per execution.
         computing_s: Seconds in which computing kernels run, alone.
+        exposed_s: Seconds in which the collective runs with nothing beside it.
         work_energy_j: Energy of FLOPs, memory traffic and links.
     """
 
     time_s: FloatArray
     computing_s: FloatArray
+    exposed_s: FloatArray
     work_energy_j: FloatArray
 
 
@@ -171,13 +174,13 @@ def work_terms(partition: Partition, settings: Settings, gpu: Gpu, p: Parameters
             flops += operator.flops * p.attention_energy_ratio
     energy = flops * terms.flop_energy_j(x, p) + num_bytes * terms.byte_energy_j(x, p)
     collective = partition.collective
-    time = computing
+    time, exposed = computing, np.zeros_like(x)
     if collective is not None:
         energy = energy + terms.link_energy_j(collective, p)
-        time = _with_collective(partition, times, computing, settings, gpu, p)
+        time, exposed = _with_collective(partition, times, computing, settings, gpu, p)
     if halved:
         energy = energy * (1.0 + p.nanobatch_energy_change)
-    return WorkTerms(time_s=time, computing_s=computing, work_energy_j=energy)
+    return WorkTerms(time_s=time, computing_s=computing, exposed_s=exposed, work_energy_j=energy)
 
 
 def _with_collective(
@@ -187,8 +190,8 @@ def _with_collective(
     settings: Settings,
     gpu: Gpu,
     p: Parameters,
-) -> FloatArray:
-    """The time of the computation and its collective, overlapped where it is launched."""
+) -> tuple[FloatArray, FloatArray]:
+    """The time of computation and collective, overlapped where launched; the exposed part of it."""
     collective = partition.collective
     assert collective is not None, "called for partitions with a collective"
     launched = settings.first != NOT_LAUNCHED
@@ -206,9 +209,9 @@ def _with_collective(
             sm_rate_ratio=settings.sm_rate_ratio,
         )
 
-    exposed = computing + alone(overlapped=False)
+    exposed = alone(overlapped=False)
     if not overlapping or collective.message_bytes == 0:
-        return exposed
+        return computing + exposed, exposed
     remaining = collective_alone = alone(overlapped=True)
     sigma = terms.computation_slowdown(collective, collective_alone, settings.num_sms, gpu, p)
     elapsed = np.zeros_like(settings.x)
@@ -220,22 +223,28 @@ def _with_collective(
             active &= position <= settings.last
         elapsed = elapsed + np.where(active, beside, time)
         remaining = np.where(active, left, remaining)
-    overlapped_time = elapsed + remaining + p.overlap_sync_s
-    return np.where(launched, overlapped_time, exposed)
+    exposed = np.where(launched, remaining, exposed)
+    sync = np.where(launched, p.overlap_sync_s, 0.0)
+    return elapsed + exposed + sync, exposed
 
 
 def energy_j(
     work: WorkTerms,
-    x: FloatArray,
+    settings: Settings,
     gpu: Gpu,
     p: Parameters,
     *,
     temperature_excess_k: float = 0.0,
 ) -> FloatArray:
-    """Return the energy per execution: idle power x time + busy power x computing + work."""
+    """Return the energy per execution.
+
+    Idle power x time + busy power x computing + power of the collective's SMs x exposed + work.
+    """
+    x = settings.x
     return (
         terms.idle_power_w(x, gpu, p, temperature_excess_k) * work.time_s
         + terms.busy_power_w(x, p) * work.computing_s
+        + p.exposed_sm_power_w * settings.num_sms * work.exposed_s
         + work.work_energy_j
     )
 
@@ -251,7 +260,7 @@ def predict(
     """Return time and energy of a partition at configurations, power limit respected.
 
     Where the average power would exceed the GPU's limit, its clock falls until it does not: time
-    and energy are those of the highest clock whose power fits (bisection).
+    and energy are those of the highest clock whose power fits.
 
     Args:
         partition: What is executed.
@@ -280,21 +289,17 @@ def predict_settings(
     def at(x: FloatArray, where: IntArray | slice) -> tuple[FloatArray, FloatArray]:
         here = Settings(x=x, num_sms=settings.num_sms[where], first=settings.first[where])
         work = work_terms(partition, here, gpu, p)
-        return work.time_s, energy_j(work, x, gpu, p, temperature_excess_k=temperature_excess_k)
+        return work.time_s, energy_j(work, here, gpu, p, temperature_excess_k=temperature_excess_k)
 
     x = settings.x.copy()
     time, energy = at(x, slice(None))
     too_much = np.flatnonzero(energy > gpu.power_limit_w * time)
     if too_much.size:
-        high = x[too_much]
-        low = np.full_like(high, _LOWEST_X)
-        for _ in range(_CAP_STEPS):
-            middle = 0.5 * (low + high)
-            t, e = at(middle, too_much)
-            fits = e <= gpu.power_limit_w * t
-            low, high = np.where(fits, middle, low), np.where(fits, high, middle)
-        x[too_much] = low
-        time[too_much], energy[too_much] = at(low, too_much)
+        held = _clock_within_limit(
+            lambda clock: at(clock, too_much), x[too_much], gpu.power_limit_w
+        )
+        x[too_much] = held
+        time[too_much], energy[too_much] = at(held, too_much)
     capped = np.zeros(len(x), dtype=np.bool_)
     capped[too_much] = True
     return Prediction(
@@ -303,3 +308,31 @@ def predict_settings(
         achieved_clock_mhz=x * gpu.clocks_mhz[-1],
         capped=capped,
     )
+
+
+def _clock_within_limit(
+    evaluate: Callable[[FloatArray], tuple[FloatArray, FloatArray]],
+    x: FloatArray,
+    limit_w: float,
+) -> FloatArray:
+    """The clock ratio at which average power is the limit, where it exceeds it at `x`.
+
+    Secant steps on log power over log clock, which is nearly straight. A fixed number of them, so
+    that the result is a smooth function of the parameters (a fit takes derivatives of it).
+    """
+
+    def excess(y: FloatArray) -> FloatArray:
+        time, energy = evaluate(np.exp(y))
+        return np.log(energy / (limit_w * time))
+
+    y_before = np.log(x)
+    f_before = excess(y_before)
+    y = y_before - f_before / _TYPICAL_POWER_EXPONENT
+    for _ in range(_CAP_STEPS):
+        f = excess(y)
+        rise, run = f - f_before, y - y_before
+        moves = np.abs(rise) > 1e-12
+        step = np.where(moves, f * run / np.where(moves, rise, 1.0), 0.0)
+        y_before, f_before = y, f
+        y = np.clip(y - step, np.log(_LOWEST_X), np.log(x))
+    return np.exp(y)

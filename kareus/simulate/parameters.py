@@ -65,6 +65,7 @@ class Parameters:
     byte_energy_floor: float
     link_energy_j: float
     nanobatch_energy_change: float
+    exposed_sm_power_w: float
     leakage_per_k: float
     sweep_link_bytes_s: float
     sweep_norm_extra_s: float
@@ -155,7 +156,7 @@ def _linear(
 SPECS: Mapping[str, ParameterSpec] = MappingProxyType(
     {
         "gemm_efficiency": _log(
-            "1", "Share of peak throughput a large GEMM reaches", 0.76, 0.15, (0.4, 1.0), "kernels"
+            "1", "Share of peak throughput a large GEMM reaches", 0.74, 0.08, (0.4, 1.0), "kernels"
         ),
         "gemm_exposed_traffic": _linear(
             "1",
@@ -250,7 +251,7 @@ SPECS: Mapping[str, ParameterSpec] = MappingProxyType(
             sweep_only=True,
         ),
         "tp_latency_s": _log(
-            "s", "Fixed time of an exposed all-reduce", 30e-6, 0.5, (1e-6, 1e-3), "kernels"
+            "s", "Fixed time of an exposed all-reduce", 1e-4, 0.7, (1e-6, 1e-3), "assumed"
         ),
         "tp_overlap_latency_s": _log(
             "s",
@@ -261,7 +262,7 @@ SPECS: Mapping[str, ParameterSpec] = MappingProxyType(
             "kernels",
         ),
         "cp_latency_s": _log(
-            "s", "Fixed time of an exposed gather or scatter", 1e-4, 0.7, (1e-6, 4e-3), "assumed"
+            "s", "Fixed time of an exposed gather or scatter", 1.5e-4, 0.7, (1e-6, 4e-3), "assumed"
         ),
         "cp_overlap_latency_s": _log(
             "s",
@@ -351,7 +352,7 @@ SPECS: Mapping[str, ParameterSpec] = MappingProxyType(
             "1", "The rest goes with X to this", 5.0, 0.2, (1.5, 9.0), "assumed"
         ),
         "attention_energy_ratio": _log(
-            "1", "Energy of an attention FLOP over a GEMM's", 1.2, 0.15, (0.3, 4.0), "assumed"
+            "1", "Energy of an attention FLOP over a GEMM's", 1.1, 0.12, (0.3, 4.0), "assumed"
         ),
         "byte_energy_j": _log(
             "J", "Energy of a byte to or from GPU memory", 80e-12, 0.3, (5e-12, 4e-10), "vendor"
@@ -373,6 +374,14 @@ SPECS: Mapping[str, ParameterSpec] = MappingProxyType(
             -0.02,
             0.03,
             (-0.1, 0.1),
+            "assumed",
+        ),
+        "exposed_sm_power_w": _linear(
+            "W",
+            "Power per SM of a collective while nothing computes beside it",
+            0.5,
+            0.5,
+            (0.0, 10.0),
             "assumed",
         ),
         "leakage_per_k": _linear(

@@ -1,8 +1,9 @@
 """Replaying recorded plans: instructions composed at their recorded clocks, then an iteration.
 
 A plan of `perseus` runs every instruction sequentially, one of `nanobatching-perseus` as
-nanobatches at the default configuration (first launch point, default SMs). Iteration time is the longest path
-through the pipeline, pipeline energy = sum of effective energies + stages x static power x time.
+nanobatches at the default configuration (first launch point, default SMs). Iteration time is the
+longest path through the pipeline, pipeline energy = sum of effective energies + stages x static
+power x time.
 
 What recorded plans are: their planner relaxes durations to a grid and then reports the slowest
 clocks that still meet them, so a recorded plan lies up to a few percent above what its clocks
@@ -21,7 +22,7 @@ from kareus.core.pipeline import InstructionRecipe, Pipeline, one_f_one_b
 from kareus.core.plan import Method
 from kareus.core.workload import Gpu, Model, Workload
 from kareus.errors import KareusError, MeasurementError
-from kareus.simulate.model import NOT_LAUNCHED, Settings, default_sms, energy_j, work_terms
+from kareus.simulate.model import NOT_LAUNCHED, Settings, default_sms, predict_settings
 from kareus.simulate.parameters import Parameters
 from kareus.simulate.records import RecordedPlan, RecordKey
 from kareus.workload.build import WorkloadSettings, build_workload
@@ -99,9 +100,8 @@ def instruction_tables(replay: FrontierReplay, p: Parameters) -> tuple[FloatArra
     for kind, recipe in enumerate(replay.recipes.values()):
         for name, count in _units(recipe, replay.method):
             if name not in units:
-                work = work_terms(replay.partitions[name], settings, gpu, p)
-                energy = energy_j(work, x, gpu, p)
-                units[name] = (work.time_s, energy - gpu.static_power_w * work.time_s)
+                unit = predict_settings(replay.partitions[name], settings, gpu, p)
+                units[name] = (unit.time_s, unit.energy_j - gpu.static_power_w * unit.time_s)
             times[kind] += count * units[name][0]
             effective[kind] += count * units[name][1]
     return times, effective

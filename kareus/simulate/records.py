@@ -101,11 +101,18 @@ class _Row:
     def fail(self, what: str) -> MeasurementError:
         return MeasurementError(f"{self.path}, row {self.number}: {what}")
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(self._fields)
+
+    def optional(self, column: str) -> str:
+        return (self._fields.get(column) or "").strip()
+
     def text(self, column: str) -> str:
-        value = self._fields.get(column)
-        if value is None or not value.strip():
+        value = self.optional(column)
+        if not value:
             raise self.fail(f"{column} is empty: fill it in or remove the row")
-        return value.strip()
+        return value
 
     def integer(self, column: str, *, at_least: int) -> int:
         text = self.text(column)
@@ -174,8 +181,7 @@ def _key(row: _Row) -> tuple[RecordKey, Method, str]:
         microbatch_size=row.integer("microbatch_size", at_least=1),
         seq_len=row.integer("seq_len", at_least=1),
     )
-    release = row._fields.get("release") or ""
-    return key, method, release.strip()
+    return key, method, row.optional("release")
 
 
 _KEY_COLUMNS = ("model", "cp", "tp", "microbatch_size", "seq_len", "method", "plan")
@@ -210,14 +216,14 @@ def read_frontiers(
             raise row.fail(f"plan {number} of {key} {method} repeats row {plans[identity].row}")
         stages: tuple[tuple[tuple[Direction, int], ...], ...] = ()
         if frequencies is not None and wanted(method):
-            found = clocks.get(identity)
+            found = clocks.get(identity) or clocks.get((key, method, "", number))
             if found is None:
                 raise row.fail(
                     f"plan {number} of {key} {method} has no clocks in {frequencies}: add them or "
                     "remove the plan"
                 )
             stages = found
-        effective = row._fields.get("effective_energy_j")
+        effective = row.optional("effective_energy_j")
         plan = RecordedPlan(
             key=key,
             method=method,
@@ -309,9 +315,8 @@ def read_sweep(path: Path, gpu: Gpu) -> tuple[SweepPoint, ...]:
     points = []
     columns = ("overlap_start", "overlap_end", "comm_sm_number", "comm_block_size", "0:time (s)")
     for row in _rows(path, columns):
-        names = [name for name in row._fields if name is not None]
-        times = [name for name in names if name.endswith(":time (s)")]
-        ranks = [name for name in names if ":rank" in name and name.endswith("energy (J)")]
+        times = [name for name in row.columns if name.endswith(":time (s)")]
+        ranks = [name for name in row.columns if ":rank" in name and name.endswith("energy (J)")]
         if not ranks:
             raise MeasurementError(f"{path}: no energy column such as '0:rank0 energy (J)'")
         time = sum(row.positive(name) for name in times) / len(times)

@@ -147,7 +147,8 @@ def predict_sweep(
         + terms.busy_power_w(x, p) * computing
         + terms.link_energy_j(collective, p)
     )
-    energy = p.sweep_dynamic_ratio * dynamic + terms.idle_power_w(x, gpu, p) * time_s
+    exposed = p.exposed_sm_power_w * num_sms * remaining
+    energy = exposed + p.sweep_dynamic_ratio * dynamic + terms.idle_power_w(x, gpu, p) * time_s
     return SweepPrediction(time_s=time_s, energy_j=energy)
 
 
