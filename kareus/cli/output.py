@@ -55,15 +55,19 @@ def progress_bars() -> Iterator[service.ProgressCallback]:
         MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        tasks: dict[str, TaskID] = {}
+    bars = Progress(*columns, console=Console(stderr=True), transient=True)
+    tasks: dict[str, TaskID] = {}
 
-        def show(progress: service.Progress) -> None:
-            for partition in progress.partitions:
-                if partition.name not in tasks:
-                    tasks[partition.name] = bars.add_task(partition.name, total=partition.planned)
-                bars.update(
-                    tasks[partition.name], completed=partition.done, total=partition.planned
-                )
+    def show(progress: service.Progress) -> None:
+        bars.start()
+        for partition in progress.partitions:
+            if partition.name not in tasks:
+                tasks[partition.name] = bars.add_task(partition.name, total=partition.planned)
+            bars.update(tasks[partition.name], completed=partition.done, total=partition.planned)
 
+    # Started by the first report: bad input leaves one line on standard error and nothing else.
+    try:
         yield show
+    finally:
+        if tasks:
+            bars.stop()
