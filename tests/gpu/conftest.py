@@ -1,0 +1,3 @@
+from tests.standin.plugin import standin, standin_library
+
+__all__ = ["standin", "standin_library"]
