@@ -19,7 +19,6 @@ from rich.table import Table
 
 from kareus import service
 
-
 _PIPE_WIDTH = 200
 
 

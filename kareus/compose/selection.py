@@ -109,20 +109,20 @@ def _why_none(
     fastest = min(plan.iteration_time_s for plan in plans)
     if deadline_s is not None and deadline_s < fastest:
         return (
-            f"deadline {deadline_s:.6g} s is out of reach: the fastest plan takes {fastest:.6g} s; "
+            f"deadline {deadline_s:.6g} s is out of reach: the fastest plan takes {_upper(fastest)} s; "
             "allow at least that"
         )
     least = min(plan.pipeline_energy_j for plan in plans)
     if energy_budget_j is not None and energy_budget_j < least:
         return (
             f"energy budget {energy_budget_j:.6g} J is out of reach: the most frugal plan needs "
-            f"{least:.6g} J of pipeline energy; allow at least that"
+            f"{_upper(least)} J of pipeline energy; allow at least that"
         )
     gentlest = min(_power_w(plan) for plan in plans)
     if power_cap_w is not None and power_cap_w < gentlest:
         return (
             f"power cap {power_cap_w:.6g} W is out of reach: the plan of least average power draws "
-            f"{gentlest:.6g} W over one GPU per stage; allow at least that"
+            f"{_upper(gentlest)} W over one GPU per stage; allow at least that"
         )
     given = [
         text
@@ -144,3 +144,9 @@ def _why_none(
 def _power_w(plan: PlanPoint) -> float:
     """Average power, one GPU per stage, summed over stages."""
     return plan.pipeline_energy_j / plan.iteration_time_s
+
+
+def _upper(value: float) -> str:
+    """Five significant digits, rounded up: what a message offers must be accepted."""
+    digits = 4 - math.floor(math.log10(value))
+    return f"{math.ceil(value * 10.0**digits) / 10.0**digits:.10g}"

@@ -138,7 +138,8 @@ def _check_request(request: StudyRequest, workload: Workload | None) -> list[Fin
         found.append(
             _error(
                 "measurements",
-                "source replay needs recorded measurements: import some, or give their path",
+                "source replay needs recorded measurements: give --measurements with a dataset id "
+                "(kareus import makes one) or a path",
             )
         )
     if request.transfer and request.search != SearchKind.KAREUS.value:
