@@ -109,8 +109,8 @@ def _why_none(
     fastest = min(plan.iteration_time_s for plan in plans)
     if deadline_s is not None and deadline_s < fastest:
         return (
-            f"deadline {deadline_s:.6g} s is out of reach: the fastest plan takes {_upper(fastest)} s; "
-            "allow at least that"
+            f"deadline {deadline_s:.6g} s is out of reach: the fastest plan takes "
+            f"{_upper(fastest)} s; allow at least that"
         )
     least = min(plan.pipeline_energy_j for plan in plans)
     if energy_budget_j is not None and energy_budget_j < least:
