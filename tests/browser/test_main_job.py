@@ -77,7 +77,7 @@ def test_a_new_user_reaches_a_bundle(page: Page, server: str, tmp_path: Path) ->
     taken_s = time.monotonic() - started
     schedule = read_bundle(path)
     assert (schedule.method, schedule.plan) == (Method.KAREUS, number)
-    assert schedule.study == study
+    assert schedule.provenance.study == study
     assert taken_s < _LIMIT_S, f"{taken_s:.0f} s from the first page to the bundle"
 
 

@@ -169,3 +169,13 @@ def test_knee():
     assert knee(bent[:2]).number == 0
     with pytest.raises(ConfigError):
         knee([])
+
+
+def test_a_plan_made_for_a_baselines_time_is_at_equal_time():
+    plan = Point(0, Method.KAREUS, 5.0 * (1 - 1e-4), 900.0)
+    found = difference(plan, FRONTIERS[Method.PERSEUS])
+    assert found.iso_time_energy_pct == pytest.approx(25.0)
+    sentence = headline(plan, {**FRONTIERS, Method.KAREUS: [plan]})
+    assert "25.0\u2009% less energy at equal time" in sentence
+    visibly_faster = Point(0, Method.KAREUS, 5.0 * (1 - 1e-3), 900.0)
+    assert difference(visibly_faster, FRONTIERS[Method.PERSEUS]).iso_time_energy_pct is None
