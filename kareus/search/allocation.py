@@ -5,9 +5,10 @@
         name, batch = request
         allocator.tell(name, measure(batch))
 
-First every partition's corner design; then the next batch goes where ignorance costs the
-iteration most: expected regret of the partition (relative, per execution; see `acquisition`) times
-its weight, the partition's share of the iteration's time and energy, multiplicity included.
+First every partition's corner design, then half of an equal share each, so that a poor estimate
+cannot starve one; the rest, batch by batch, goes where ignorance costs the iteration most: expected
+regret of the partition (relative, per execution; see `acquisition`) times its weight, the
+partition's share of the iteration's time and energy, multiplicity included.
 """
 
 import math
@@ -19,6 +20,8 @@ from kareus.errors import ConfigError
 from kareus.search.budget import minimum_measurements
 from kareus.search.design import corners
 from kareus.search.loop import PartitionSearch
+
+_SURE_SHARE = 0.5
 
 
 class StudyAllocator:
@@ -73,10 +76,11 @@ class StudyAllocator:
         room = self._num_measurements - self.num_counted
         if room <= 0:
             return None
-        for name, search in self._searches.items():
-            missing = self._initial(search) - search.num_counted
-            if missing > 0 and (batch := search.ask(limit=missing)):
-                return name, batch
+        for floor in (self._corners, self._floor):
+            for name, search in self._searches.items():
+                missing = floor(search) - search.num_counted
+                if missing > 0 and (batch := search.ask(limit=min(missing, room))):
+                    return name, batch
         order = sorted(self._searches, key=lambda name: (-self._cost(name), name))
         for name in order:
             if batch := self._searches[name].ask(limit=room):
@@ -91,8 +95,13 @@ class StudyAllocator:
         """
         self._searches[name].tell(results)
 
-    def _initial(self, search: PartitionSearch) -> int:
-        """Size of a partition's first design: its corners."""
+    def _floor(self, search: PartitionSearch) -> int:
+        """What a partition gets in any case: half of an equal share."""
+        share = _SURE_SHARE * self._num_measurements / len(self._searches)
+        return math.floor(share) if search.partition.searched else 0
+
+    def _corners(self, search: PartitionSearch) -> int:
+        """Size of a partition's first design."""
         return len(corners(search.partition)) if search.partition.searched else 0
 
     def _cost(self, name: str) -> float:

@@ -83,10 +83,10 @@ def partition_budget(partition: Partition, budget: Budget) -> MeasuringBudget:
         if published.total <= size:
             return published
         scale = size / published.total
-        batch = max(math.floor(published.batch_size * scale), 1)
+        batch = math.floor(published.batch_size * scale)
         return MeasuringBudget(
             initial=size - published.num_batches * batch,
-            num_batches=published.num_batches,
+            num_batches=published.num_batches if batch else 0,
             batch_size=batch,
         )
     total = min(max(math.floor(_FAST_SHARE * size), _FAST_LEAST), _FAST_MOST, size)

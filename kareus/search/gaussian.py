@@ -1,14 +1,17 @@
 """One Gaussian process on a partition's space: fit, posterior mean, joint posterior samples.
 
-Legend: n training points x (columns: clock, SMs, slot, then one per donor: see `transfer`), targets
-y standardised to mean 0 and deviation 1, r_i the relative noise level of point i.
+Legend: n training points x (columns: clock, SMs, slot, guide, then one per donor), targets y
+standardised to mean 0 and deviation 1, r_i the relative noise level of point i.
 
-    k(x, x') = b0 + b1 c c' + a1 M(clock) + a2 M(SMs, slot) + a3 M(clock, SMs, slot) + sum_d w d d'
+    k(x, x') = b0 + b1 c c' + a1 M(clock) + a2 M(SMs, slot) + a3 M(clock, SMs, slot)
+               + a4 M(clock, guide) + sum_d w d d'
 
 with M a Matern-5/2 kernel of scaled distance: a trend in the clock, a part that clocks share, a
-part of their own. Two different slots are one length apart whatever their position, since savings
-of launch points do not add up along the computation. Hyperparameters maximise the posterior density
-under log-normal priors (L-BFGS, analytic gradient, fixed start: the same data give the same fit).
+part of their own. The guide is another quantity the targets follow (for energy: time), constant
+where there is none; donors are predictions from other studies (`transfer`). Two different slots are
+one length apart whatever their position, since savings of launch points do not add up along the
+computation. Hyperparameters maximise the posterior density under log-normal priors (L-BFGS,
+analytic gradient, fixed start: the same data give the same fit).
 """
 
 from dataclasses import dataclass
@@ -21,7 +24,7 @@ from scipy.optimize import minimize
 FloatArray = NDArray[np.float64]
 
 _ROOT5 = float(np.sqrt(5.0))
-_NUM_SHAPE_COLUMNS = 3
+_NUM_SHAPE_COLUMNS = 4
 _TREND_VARIANCE = (1.0, 4.0)
 # Points the hyperparameters are fitted on; more would change them little and cost n^3 each step.
 _MAX_FIT_POINTS = 224
@@ -39,9 +42,14 @@ _PRIORS: dict[str, tuple[float, float]] = {
     "l3_clock": (1.5, 0.7),
     "l3_sms": (0.6, 0.7),
     "l3_slot": (1.5, 0.8),
+    "a4": (0.5, 1.2),
+    "l4_clock": (1.0, 0.7),
+    "l4_guide": (0.7, 0.7),
     "w": (0.3, 1.5),
 }
-_CLOCK_ONLY = ("a1", "l1_clock")
+_CLOCK_ONLY: tuple[str, ...] = ("a1", "l1_clock")
+_SHAPED = ("a2", "l2_sms", "l2_slot", "a3", "l3_clock", "l3_sms", "l3_slot")
+_GUIDED = ("a4", "l4_clock", "l4_guide")
 _NOISE_DEVIATION = 0.8
 
 
@@ -52,6 +60,7 @@ class _Distances:
     clock: FloatArray
     sms: FloatArray
     slot: FloatArray
+    guide: FloatArray
     trend: FloatArray
     donors: FloatArray
 
@@ -63,6 +72,7 @@ class _Distances:
             clock=delta[:, :, 0] ** 2,
             sms=delta[:, :, 1] ** 2,
             slot=(first[:, None, 2] != second[None, :, 2]).astype(np.float64),
+            guide=(first[:, None, 3] - second[None, :, 3]) ** 2,
             trend=_TREND_VARIANCE[0] + _TREND_VARIANCE[1] * centred,
             donors=first[:, _NUM_SHAPE_COLUMNS:] @ second[:, _NUM_SHAPE_COLUMNS:].T,
         )
@@ -79,7 +89,7 @@ class GaussianProcess:
     """A Gaussian process fitted to one quantity of one partition.
 
     Args:
-        inputs: Shape (n, 3 + donors).
+        inputs: Shape (n, 4 + donors).
         targets: Shape (n,).
         noise_levels: Relative noise of each point, shape (n,): its noise deviation is the fitted
             one times this.
@@ -100,7 +110,10 @@ class GaussianProcess:
         self._scale = deviation if deviation > 1e-12 else 1.0
         self._levels = noise_levels
         shaped = bool(np.ptp(inputs[:, 1]) > 0 or np.ptp(inputs[:, 2]) > 0)
-        names = tuple(_PRIORS)[:-1] if shaped else _CLOCK_ONLY
+        names = _CLOCK_ONLY
+        if shaped:
+            names += _SHAPED
+            names += _GUIDED if np.ptp(inputs[:, 3]) > 0 else ()
         self._names = names + (("w",) if inputs.shape[1] > _NUM_SHAPE_COLUMNS else ())
         priors = [_PRIORS[name] for name in self._names]
         priors.append((noise_median / self._scale, _NOISE_DEVIATION))
@@ -168,6 +181,14 @@ class GaussianProcess:
                     + distances.slot / value["l3_slot"] ** 2,
                 )
             )
+        if "a4" in value:
+            terms.append(
+                (
+                    value["a4"],
+                    distances.clock / value["l4_clock"] ** 2
+                    + distances.guide / value["l4_guide"] ** 2,
+                )
+            )
         return terms
 
     def _noise_variance(self, theta: FloatArray, levels: FloatArray) -> FloatArray:
@@ -226,7 +247,12 @@ class GaussianProcess:
 
         # d/d log of each parameter of 0.5 (y' K^-1 y + log det K) = 0.5 sum(outer * dK).
         gradient: dict[str, float] = {}
-        parts = {"clock": distances.clock, "sms": distances.sms, "slot": distances.slot}
+        parts = {
+            "clock": distances.clock,
+            "sms": distances.sms,
+            "slot": distances.slot,
+            "guide": distances.guide,
+        }
         for number, (amplitude, correlation, slope) in enumerate(terms, start=1):
             gradient[f"a{number}"] = 0.5 * amplitude * float(np.vdot(outer, correlation))
             steep = outer * slope

@@ -63,12 +63,16 @@ class Averaged:
         time_s: Mean seconds.
         energy_j: Mean total energy in joules.
         num_measurements: How many were averaged, at least 1.
+        time_noise: Relative deviation of one time as its source states it; None where it does not.
+        energy_noise: Likewise of a total energy.
     """
 
     configuration: Configuration
     time_s: float
     energy_j: float
     num_measurements: int
+    time_noise: float | None = None
+    energy_noise: float | None = None
 
 
 def average(partition: Partition, measurements: Iterable[Measurement]) -> tuple[Averaged, ...]:
@@ -77,21 +81,34 @@ def average(partition: Partition, measurements: Iterable[Measurement]) -> tuple[
     Raises:
         MeasurementError: A measurement cannot be used (`check_measurement`).
     """
-    values: dict[Configuration, list[tuple[float, float]]] = {}
+    groups: dict[Configuration, list[Measurement]] = {}
     for one in measurements:
         check_measurement(partition, one)
-        assert one.energy_j is not None
-        values.setdefault(one.configuration, []).append((one.time_s, one.energy_j))
+        groups.setdefault(one.configuration, []).append(one)
     return tuple(
-        Averaged(
-            configuration=configuration,
-            time_s=math.fsum(time for time, _ in values[configuration])
-            / len(values[configuration]),
-            energy_j=math.fsum(e for _, e in values[configuration]) / len(values[configuration]),
-            num_measurements=len(values[configuration]),
-        )
-        for configuration in sorted(values, key=Configuration.sort_key)
+        _averaged(configuration, groups[configuration])
+        for configuration in sorted(groups, key=Configuration.sort_key)
     )
+
+
+def _averaged(configuration: Configuration, group: Sequence[Measurement]) -> Averaged:
+    """Mean of one configuration's measurements."""
+    time_s = math.fsum(one.time_s for one in group) / len(group)
+    energy_j = math.fsum(one.energy_j or 0.0 for one in group) / len(group)
+    return Averaged(
+        configuration=configuration,
+        time_s=time_s,
+        energy_j=energy_j,
+        num_measurements=len(group),
+        time_noise=_relative([one.time_spread_s for one in group], time_s),
+        energy_noise=_relative([one.energy_spread_j for one in group], energy_j),
+    )
+
+
+def _relative(spreads: Sequence[float | None], value: float) -> float | None:
+    """Mean of the stated spreads relative to the value; None if one is unknown or none at all."""
+    stated = [one for one in spreads if one is not None and math.isfinite(one) and one > 0]
+    return math.fsum(stated) / len(stated) / value if len(stated) == len(spreads) else None
 
 
 def measured_options(

@@ -2,9 +2,10 @@
 
 Two Gaussian processes: on log time and on log(effective energy + shift). The effective energy is
 modelled rather than the total, because SMs and launch point act on energy almost only through time
-(total = A(clock) + P(clock) x time), so it varies little and smoothly. Being a difference of two
-measured values, its noise relative to itself is that of the total times E_total / E_effective; each
-point carries that level.
+(total = A(clock) + P(clock) x time), so it varies little and smoothly; for the same reason the
+expected time is an input of its process, a guide beside clock, SMs and slot. Being a difference of
+two measured values, its noise relative to itself is that of the total times E_total / E_effective;
+each point carries that level.
 
 Short partitions bound by their collective have an effective energy near zero, below zero where
 noise or an overstated static power makes it so. Then the shift, 0 otherwise, lifts all values to at
@@ -32,6 +33,7 @@ _LEAST_SHARE = 0.05
 # Prior medians of the relative noise of a time and of a total energy measured over a window.
 _TIME_NOISE = 0.003
 _ENERGY_NOISE = 0.007
+_LEAST_NOISE = 1e-4
 
 
 class Prior(Protocol):
@@ -59,6 +61,14 @@ class PosteriorSamples:
     log_time: FloatArray
     log_effective: FloatArray
     log_total: FloatArray
+
+
+def _noise(stated: Sequence[float | None], default: float) -> float:
+    """Median of the relative noises the measurements state; the default where some state none."""
+    known = [one for one in stated if one is not None]
+    if len(known) < len(stated):
+        return default
+    return max(float(np.median(known)), _LEAST_NOISE)
 
 
 class Surrogate:
@@ -89,9 +99,18 @@ class Surrogate:
         effective = total - static_power_w * time
         self._shift = float(max(0.0, np.max(_LEAST_SHARE * total - effective)))
         lifted = effective + self._shift
-        self._time = self._process(np.log(time), 1.0 / np.sqrt(counts), _TIME_NOISE, "time")
+        self._time = self._process(
+            "time",
+            np.log(time),
+            1.0 / np.sqrt(counts),
+            _noise([one.time_noise for one in averaged], _TIME_NOISE),
+        )
+        self._time_range = (float(np.log(time).min()), max(float(np.ptp(np.log(time))), 1e-6))
         self._energy = self._process(
-            np.log(lifted), total / lifted / np.sqrt(counts), _ENERGY_NOISE, "energy"
+            "energy",
+            np.log(lifted),
+            total / lifted / np.sqrt(counts),
+            _noise([one.energy_noise for one in averaged], _ENERGY_NOISE),
         )
 
     def options(self, configurations: Sequence[Configuration]) -> tuple[PartitionOption, ...]:
@@ -138,7 +157,11 @@ class Surrogate:
         )
 
     def _process(
-        self, targets: FloatArray, levels: FloatArray, noise: float, quantity: str
+        self,
+        quantity: str,
+        targets: FloatArray,
+        levels: FloatArray,
+        noise: float,
     ) -> GaussianProcess:
         return GaussianProcess(
             self._inputs([one.configuration for one in self._averaged], quantity),
@@ -148,8 +171,12 @@ class Surrogate:
         )
 
     def _inputs(self, configurations: Sequence[Configuration], quantity: str) -> FloatArray:
-        """Encoded configurations, with one further column per donor."""
-        encoded = self._encoding.encode(configurations)
-        if self._prior is None:
-            return encoded
-        return np.hstack([encoded, self._prior.columns(configurations, quantity)])
+        """Encoded configurations, the guide, one further column per donor."""
+        columns = [self._encoding.encode(configurations), np.zeros((len(configurations), 1))]
+        if self._prior is not None:
+            columns.append(self._prior.columns(configurations, quantity))
+        inputs = np.hstack(columns)
+        if quantity == "energy":
+            times = self._time.mean(self._inputs(configurations, "time"))
+            inputs[:, 3] = (times - self._time_range[0]) / self._time_range[1]
+        return inputs
