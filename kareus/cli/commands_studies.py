@@ -1,17 +1,25 @@
 """Commands about studies: run, list, show, compare, choose, export."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from kareus.cli.options import database_option, json_option, settings_from, workload_options
+from kareus.cli.options import (
+    StageValues,
+    database_option,
+    json_option,
+    settings_from,
+    workload_options,
+)
 from kareus.cli.output import print_json, print_table, progress_bars
 from kareus.core.measurement import SourceKind
 from kareus.core.pipeline import PipelineOrder
 from kareus.core.plan import Method
-from kareus.service import Service, StudyRequest
+from kareus.errors import ConfigError
+from kareus.service import Constraints, Service, Straggler, StudyRequest
 
 
 class MethodName(click.ParamType[Method]):
@@ -272,4 +280,78 @@ def _print_comparison(figures: dict[str, Any]) -> None:
     )
 
 
-COMMANDS = (optimize, studies, show, frontier, compare, export)
+@click.command()
+@click.argument("study")
+@click.option("--deadline", type=float, help="Iteration time not to exceed (s).")
+@click.option("--energy-budget", type=float, help="Job energy per iteration not to exceed (J).")
+@click.option("--power-cap", type=float, help="Average power of the job not to exceed (W).")
+@click.option(
+    "--clocks",
+    type=StageValues(),
+    multiple=True,
+    help="Clocks allowed (MHz), as 900,1200 for all stages or 0:900,1200 for stage 0.",
+)
+@click.option(
+    "--clock-floor", type=StageValues(), multiple=True, help="Lowest clock (MHz), likewise."
+)
+@click.option(
+    "--clock-ceiling", type=StageValues(), multiple=True, help="Highest clock (MHz), likewise."
+)
+@click.option("--straggler", help="A stage slowed down, as STAGE:PERCENT.")
+@click.option("--max-clocks", type=int, help="Distinct clocks one stage may use.")
+@click.option("--name", help="Name of the new study.")
+@database_option
+@json_option
+def replan(service: Service, study: str, name: str | None, as_json: bool, **given: Any) -> None:
+    """Plan a finished study again under constraints; nothing is measured."""
+    num_stages = service.study(study).workload.parallelism.pp
+    constraints = Constraints(
+        deadline_s=given["deadline"],
+        energy_budget_j=given["energy_budget"],
+        power_cap_w=given["power_cap"],
+        stage_clocks_mhz=_per_stage(given["clocks"], num_stages),
+        clock_floor_mhz=_one_per_stage(given["clock_floor"], num_stages),
+        clock_ceiling_mhz=_one_per_stage(given["clock_ceiling"], num_stages),
+        straggler=_straggler(given["straggler"]),
+        max_clocks_per_stage=given["max_clocks"],
+    )
+    result = service.replan(study, constraints, name=name)
+    if as_json:
+        print_json({"study": result.study, "compare": result.compare})
+        return
+    click.echo(f"Study {result.study}: planned under constraints")
+    _print_comparison(result.compare)
+
+
+def _per_stage(
+    given: Sequence[tuple[int | None, tuple[int, ...]]], num_stages: int
+) -> dict[int, tuple[int, ...]]:
+    """Values by stage; what names no stage holds for all."""
+    values: dict[int, tuple[int, ...]] = {}
+    for stage, numbers in given:
+        for one in range(num_stages) if stage is None else (stage,):
+            values[one] = numbers
+    return values
+
+
+def _one_per_stage(
+    given: Sequence[tuple[int | None, tuple[int, ...]]], num_stages: int
+) -> dict[int, int]:
+    """One value by stage."""
+    return {stage: numbers[0] for stage, numbers in _per_stage(given, num_stages).items()}
+
+
+def _straggler(text: str | None) -> Straggler | None:
+    """The straggler written as STAGE:PERCENT."""
+    if text is None:
+        return None
+    stage, _, percent = text.partition(":")
+    try:
+        return Straggler(stage=int(stage), slowdown_pct=float(percent))
+    except ValueError as error:
+        raise ConfigError(
+            f"--straggler '{text}' is not STAGE:PERCENT: write 1:20 for stage 1 slowed by 20 %"
+        ) from error
+
+
+COMMANDS = (optimize, studies, show, frontier, compare, export, replan)

@@ -31,6 +31,25 @@ class NumberList(click.ParamType[tuple[int, ...]]):
             self.fail(f"'{value}' is not a list of whole numbers: write it as 15,13", param, ctx)
 
 
+class StageValues(click.ParamType[tuple[int | None, tuple[int, ...]]]):
+    """Numbers for all stages, or `STAGE:N,N,...` for one."""
+
+    name = "[STAGE:]MHZ,..."
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int | None, tuple[int, ...]]:
+        """Return the stage (None for all) and the numbers."""
+        stage, colon, numbers = str(value).rpartition(":")
+        try:
+            return (
+                int(stage) if colon else None,
+                tuple(int(number) for number in numbers.split(",")),
+            )
+        except ValueError:
+            self.fail(f"'{value}' is not [STAGE:]MHZ,MHZ,...: write 900 or 0:900,1200", param, ctx)
+
+
 def database_option(command: Command) -> Command:
     """Add --db and pass a `Service` as `service`."""
 

@@ -72,7 +72,7 @@ class Constraints:
     deadline_s: float | None = None
     energy_budget_j: float | None = None
     power_cap_w: float | None = None
-    stage_clocks_mhz: Mapping[int, Collection[int]] = field(default_factory=dict)
+    stage_clocks_mhz: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     clock_floor_mhz: Mapping[int, int] = field(default_factory=dict)
     clock_ceiling_mhz: Mapping[int, int] = field(default_factory=dict)
     straggler: Straggler | None = None

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from kareus.compose.constraints import Constraints, Straggler
 from kareus.service.service import Service
 from kareus.service.views import (
     Assessment,
@@ -35,6 +36,7 @@ ProgressCallback = Callable[[Progress], None]
 
 __all__ = [
     "Assessment",
+    "Constraints",
     "DoctorCheck",
     "Exploration",
     "ExplorationHandle",
@@ -57,6 +59,7 @@ __all__ = [
     "Service",
     "Severity",
     "StageMemory",
+    "Straggler",
     "StudyDetail",
     "StudyRequest",
     "StudyResult",

@@ -1,16 +1,18 @@
 """Use cases about studies: assess, start, list, choose a plan, export."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from kareus.compose.constraints import Constraints
 from kareus.compose.selection import Preference, select_plan
 from kareus.core.measurement import FailedMeasurement, Measurement
 from kareus.core.pipeline import Pipeline, build_pipeline
 from kareus.core.plan import Method, Plan
 from kareus.core.timeline import TimelineRow, build_timeline
 from kareus.core.workload import Gpu, Model, Workload
-from kareus.errors import ConfigError, NotFoundError
+from kareus.errors import ConfigError, KareusError, NotFoundError
 from kareus.schedule.bundle import bundle_bytes, write_bundle
 from kareus.schedule.document import Schedule, build_schedule
 from kareus.service import choosing, doctor
@@ -87,6 +89,48 @@ class StudyUseCases(Base):
         """
         study = self._create(request)
         result = self.manager.run_here(_JOB_KIND, study=study, on_progress=on_progress)
+        assert isinstance(result, StudyResult)
+        return result
+
+    def replan(self, ref: str, constraints: Constraints, *, name: str | None = None) -> StudyResult:
+        """Plan a finished study again under constraints, as a study of its own.
+
+        Its measurements are taken over; nothing is measured.
+
+        Raises:
+            NotFoundError: There is no such study, or it is not done.
+            ConfigError: A constraint is no sensible one.
+            InfeasibleError: No plan keeps to all of them; nothing is stored then.
+        """
+        record = self.store.find_study(ref)
+        options = self.store.load_options(record.id)
+        if record.summary is None or not options:
+            raise NotFoundError(
+                f"study {record.id} is {record.state.value}: only a finished study can be "
+                "planned again"
+            )
+        request = replace(request_of(record), constraints=constraints, name=name)
+        words = f"{_short_words(workload_of(record))}-constrained"
+        study = self.store.create_study(
+            name or f"{record.name}, constrained",
+            request=study_document(request, workload_of(record)),
+            source=record.source,
+            words=words,
+            extrapolated=record.extrapolated,
+            notes=[*record.notes, f"Planned again from the measurements of {record.id}."],
+            versions=doctor.versions(),
+        ).id
+        try:
+            self.store.add_measurements(
+                study, self.store.measurements(record.id), seed=request.seed
+            )
+            for search in self.store.searches(record.id):
+                self.store.save_search(study, search)
+            self.store.save_options(study, options)
+            result = self.manager.run_here(_JOB_KIND, study=study)
+        except KareusError:
+            self.store.delete_study(study)
+            raise
         assert isinstance(result, StudyResult)
         return result
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from kareus.compose.constraints import Constraints
 from kareus.core.measurement import SourceKind
 from kareus.core.pipeline import PipelineOrder
 from kareus.workload.build import WorkloadSettings
@@ -24,6 +25,7 @@ class StudyRequest:
         transfer: Whether to start from what other studies measured on the same GPU.
         order: The pipeline order.
         num_chunks: Model chunks per stage; above 1 with the interleaved order only.
+        constraints: What every plan has to keep to; None for free.
     """
 
     settings: WorkloadSettings
@@ -38,3 +40,4 @@ class StudyRequest:
     transfer: bool = False
     order: PipelineOrder = PipelineOrder.ONE_F_ONE_B
     num_chunks: int = 1
+    constraints: Constraints | None = None

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kareus.compose.baselines import compose_methods, solve_methods
+from kareus.compose.constraints import compose_by_clock, solve_constrained
 from kareus.core.pipeline import build_pipeline
 from kareus.core.plan import Method, Plan
 from kareus.core.workload import Workload
@@ -95,9 +96,13 @@ def run_study(
         study=study,
         progress=context.progress,
     )
-    options = measuring.run()
-    notes += measuring.notes
-    store.save_options(study, options)
+    # Options are stored once measuring is complete: a study that was stopped later, or that plans
+    # again from another's measurements, goes on from them.
+    options = store.load_options(study)
+    if not options:
+        options = measuring.run()
+        notes += measuring.notes
+        store.save_options(study, options)
     last = measuring.last_progress
     _LOGGER.info("study %s: %d results, composing", study, recorder.num_results)
     context.check()
@@ -112,9 +117,26 @@ def run_study(
         num_chunks=request.num_chunks,
     )
     context.progress(_in_phase(last, Phase.SOLVING))
-    frontiers = solve_methods(
-        pipeline, composed, static_power_w=static_power_w, num_plans=request.num_plans
-    )
+    if request.constraints is None:
+        frontiers = solve_methods(
+            pipeline, composed, static_power_w=static_power_w, num_plans=request.num_plans
+        )
+    else:
+        frontiers = {
+            method: solve_constrained(
+                pipeline,
+                compose_by_clock(
+                    recipes, partitions, options, static_power_w=static_power_w, method=method
+                ),
+                request.constraints,
+                static_power_w=static_power_w,
+                gpus_per_stage=workload.parallelism.gpus_per_stage,
+                method=method,
+                num_plans=request.num_plans,
+            ).plans
+            for method in composed.options
+            if method is not Method.MEGATRON
+        }
     compare = _save(store, study, frontiers, notes)
     for search in store.searches(study):
         store.save_search(
