@@ -21,7 +21,7 @@ from kareus.compose.problem import Ints
 from kareus.compose.rounding import Net
 
 # Moves per instruction, and first and last temperature relative to the loss per instruction.
-MOVES = 200
+MOVES = 100
 HOT = 0.3
 COLD = 0.006
 # Option lists longer than this are stepped through in larger steps, too.
