@@ -151,6 +151,7 @@ def test_dropout_mask_is_a_function_of_its_place():
     ):
         assert not torch.equal(other, whole)
     assert not torch.equal(whole[0], whole[1])
+    assert not torch.equal(whole[:, :2], whole[:, 2:4])
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.0, float("nan")])

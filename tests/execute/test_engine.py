@@ -88,7 +88,7 @@ def test_recompute_restores_autocast():
     _, plain = single_stack(dtype=torch.float32, dropout_rate=0.25)
     plain(hidden.detach(), dropout_seed=3).backward(cotangent)
     # Autocast was on: bf16 products differ from fp32 ones.
-    assert not torch.equal(gradients[Recompute.FULL][2], next(iter(plain.parameters())).grad)
+    assert not torch.equal(gradients[Recompute.FULL][1], next(iter(plain.parameters())).grad)
 
 
 def test_frozen_parameters_get_no_gradient():
