@@ -10,6 +10,7 @@ each parameter. Deterministic.
 import dataclasses
 import hashlib
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,7 @@ SWEEP_WEIGHT = 30.0
 
 _SOFT = 1.0  # residuals beyond this many errors count linearly
 _UNIDENTIFIED = 0.95  # posterior over prior width above which the data said nothing
+_STEP = 1e-5  # of a prior width, for derivatives
 _AT_BOUND = 1e-3  # share of the range within which a value counts as at its bound
 
 
@@ -193,11 +195,20 @@ class _Problem:
         inside = 1e-9 * (self.upper - self.lower)
 
         def residuals(vector: FloatArray) -> FloatArray:
-            return self.residuals(vector, replays, base)
+            one: FloatArray = self.residual_sets(vector[np.newaxis], replays, base)[0]
+            return one
+
+        def jacobian(vector: FloatArray) -> FloatArray:
+            step = _STEP * self.width * np.where(vector + self.width > self.upper, -1.0, 1.0)
+            moved = np.vstack([vector, vector + np.diag(step)])
+            values = self.residual_sets(moved, replays, base)
+            slopes: FloatArray = ((values[1:] - values[0]) / step[:, np.newaxis]).T
+            return slopes
 
         solution = least_squares(
             residuals,
-            np.clip(start_vector, self.lower + inside, self.upper - inside),
+            jac=jacobian,
+            x0=np.clip(start_vector, self.lower + inside, self.upper - inside),
             bounds=(self.lower, self.upper),
             x_scale=self.width,
             max_nfev=self.max_evaluations,
@@ -209,33 +220,48 @@ class _Problem:
             jacobian=np.asarray(solution.jac, dtype=np.float64),
         )
 
-    def residuals(
-        self, vector: FloatArray, replays: Sequence[FrontierReplay], base: Parameters
+    def residual_sets(
+        self, vectors: FloatArray, replays: Sequence[FrontierReplay], base: Parameters
     ) -> FloatArray:
-        """Return all residuals, in units of their errors."""
-        p = decode(vector, self.names, base)
-        parts = [(vector - self.prior) / self.width]
+        """Return all residuals in units of their errors, for vectors of shape (sets, parameters).
+
+        Returns:
+            Shape (sets, residuals).
+        """
+        sets = [decode(vector, self.names, base) for vector in vectors]
+        parts = [(vectors - self.prior) / self.width]
         fastest: dict[tuple[RecordKey, Method], FloatArray] = {}
         for replay in replays:
-            time, energy = replay.predict(p)
+            time, energy = replay.predict_sets(sets)
             errors = np.stack(
                 [
                     np.log(time / replay.recorded_time_s),
                     np.log(energy / replay.recorded_energy_j),
-                ]
+                ],
+                axis=1,
             )
-            fastest[replay.key, replay.method] = errors[:, int(np.argmin(replay.recorded_time_s))]
-            parts.append(_soften(errors.ravel() / PLAN_ERROR))
+            first = int(np.argmin(replay.recorded_time_s))
+            fastest[replay.key, replay.method] = errors[:, :, first]
+            parts.append(_soften(errors.reshape(len(sets), -1) / PLAN_ERROR))
         for (key, method), error in fastest.items():
             sequential = fastest.get((key, Method.PERSEUS))
             if method is Method.NANOBATCHING_PERSEUS and sequential is not None:
                 parts.append(_soften((error - sequential) / RATIO_ERROR))
         if self.sweep:
-            predicted = predict_sweep(self.sweep, self.gpu, p, clock_mhz=self.sweep_clock_mhz)
-            weight = np.sqrt(SWEEP_WEIGHT / len(self.sweep)) / PLAN_ERROR
-            parts.append(np.log(predicted.time_s / self._sweep_time) * weight)
-            parts.append(np.log(predicted.energy_j / self._sweep_energy) * weight)
-        return np.concatenate(parts)
+            parts.append(np.stack([self._sweep_residuals(p) for p in sets]))
+        return np.concatenate(parts, axis=1)
+
+    def _sweep_residuals(self, p: Parameters) -> FloatArray:
+        """Those of the sweep, times then energies."""
+        predicted = predict_sweep(self.sweep, self.gpu, p, clock_mhz=self.sweep_clock_mhz)
+        weight = math.sqrt(SWEEP_WEIGHT / len(self.sweep)) / PLAN_ERROR
+        errors: FloatArray = np.concatenate(
+            [
+                np.log(predicted.time_s / self._sweep_time),
+                np.log(predicted.energy_j / self._sweep_energy),
+            ]
+        )
+        return weight * errors
 
     def sweep_errors(self, p: Parameters) -> dict[str, float]:
         """Return mean absolute percentage errors on the sweep."""

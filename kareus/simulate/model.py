@@ -16,7 +16,7 @@ from kareus.core.partition import Execution, OperatorKind, Partition
 from kareus.core.workload import Gpu
 from kareus.errors import ConfigError
 from kareus.simulate import terms
-from kareus.simulate.parameters import Parameters
+from kareus.simulate.parameters import Parameters, select
 from kareus.workload.gpus import scale_sms
 from kareus.workload.partitions import DEFAULT_SMS_ON_A100
 
@@ -288,8 +288,10 @@ def predict_settings(
 
     def at(x: FloatArray, where: IntArray | slice) -> tuple[FloatArray, FloatArray]:
         here = Settings(x=x, num_sms=settings.num_sms[where], first=settings.first[where])
-        work = work_terms(partition, here, gpu, p)
-        return work.time_s, energy_j(work, here, gpu, p, temperature_excess_k=temperature_excess_k)
+        values = select(p, where)
+        work = work_terms(partition, here, gpu, values)
+        energy = energy_j(work, here, gpu, values, temperature_excess_k=temperature_excess_k)
+        return work.time_s, energy
 
     x = settings.x.copy()
     time, energy = at(x, slice(None))

@@ -14,6 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,7 +71,7 @@ class Parameters:
     sweep_link_bytes_s: float
     sweep_norm_extra_s: float
     sweep_attention_extra_s: float
-    sweep_gap_s: float
+    sweep_tail_s: float
     sweep_dynamic_ratio: float
 
 
@@ -235,9 +236,9 @@ SPECS: Mapping[str, ParameterSpec] = MappingProxyType(
         ),
         "collective_clock_exponent": _linear(
             "1",
-            "SM-limited collective time goes with X to minus this",
-            0.8,
-            0.15,
+            "Collective time goes with X to minus this",
+            0.7,
+            0.1,
             (0.2, 1.5),
             "sweep",
         ),
@@ -420,9 +421,9 @@ SPECS: Mapping[str, ParameterSpec] = MappingProxyType(
             "assumed",
             sweep_only=True,
         ),
-        "sweep_gap_s": _log(
+        "sweep_tail_s": _log(
             "s",
-            "Time per partition in which no computing kernel runs",
+            "Time its last slot needs beyond the model's linear",
             5e-4,
             0.5,
             (1e-5, 1e-3),
@@ -464,6 +465,26 @@ def decode(vector: NDArray[np.float64], names: Sequence[str], base: Parameters) 
         for name, value in zip(names, vector, strict=True)
     }
     return dataclasses.replace(base, **changes)
+
+
+def stack(sets: Sequence[Parameters], repeats: int) -> Parameters:
+    """Return parameter sets as one, whose fields are arrays, each value repeated.
+
+    The terms are elementwise, so they evaluate many sets at once when every field has the length of
+    the clocks: set after set, `repeats` clocks each. Only fits need this.
+    """
+    columns: dict[str, Any] = {
+        name: np.repeat([getattr(p, name) for p in sets], repeats) for name in SPECS
+    }
+    return Parameters(**columns)
+
+
+def select(p: Parameters, where: Any) -> Parameters:
+    """Return stacked parameters at some positions; unstacked ones as they are."""
+    if np.ndim(p.gemm_efficiency) == 0:
+        return p
+    columns: dict[str, Any] = {name: getattr(p, name)[where] for name in SPECS}
+    return Parameters(**columns)
 
 
 def check_value(name: str, value: float) -> None:

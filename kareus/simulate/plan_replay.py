@@ -23,7 +23,7 @@ from kareus.core.plan import Method
 from kareus.core.workload import Gpu, Model, Workload
 from kareus.errors import KareusError, MeasurementError
 from kareus.simulate.model import NOT_LAUNCHED, Settings, default_sms, predict_settings
-from kareus.simulate.parameters import Parameters
+from kareus.simulate.parameters import Parameters, stack
 from kareus.simulate.records import RecordedPlan, RecordKey
 from kareus.workload.build import WorkloadSettings, build_workload
 from kareus.workload.models import load_model
@@ -76,18 +76,33 @@ class FrontierReplay:
 
     def predict(self, p: Parameters) -> tuple[FloatArray, FloatArray]:
         """Return predicted iteration time (s) and pipeline energy (J) of each plan."""
-        times, effective = instruction_tables(self, p)
-        durations = times[self.kind_index, self.clock_index]
-        iteration_s = makespans_s(self.pipeline, durations)
+        times, energies = self.predict_sets([p])
+        return times[0], energies[0]
+
+    def predict_sets(self, sets: Sequence[Parameters]) -> tuple[FloatArray, FloatArray]:
+        """Return what `predict` does for several parameter sets, shapes (sets, plans)."""
+        times, effective = instruction_tables(self, sets)
+        durations = times[:, self.kind_index, self.clock_index]
+        num_sets, num_plans, num_instructions = durations.shape
+        iteration_s = makespans_s(
+            self.pipeline, durations.reshape(num_sets * num_plans, num_instructions)
+        ).reshape(num_sets, num_plans)
         static_w = self.pipeline.num_stages * self.gpu.static_power_w
-        energies = effective[self.kind_index, self.clock_index].sum(axis=1)
+        energies = effective[:, self.kind_index, self.clock_index].sum(axis=2)
         return iteration_s, energies + static_w * iteration_s
 
 
-def instruction_tables(replay: FrontierReplay, p: Parameters) -> tuple[FloatArray, FloatArray]:
-    """Return time (s) and effective energy (J) per kind of instruction and clock, shape (k, c)."""
+def instruction_tables(
+    replay: FrontierReplay, sets: Sequence[Parameters]
+) -> tuple[FloatArray, FloatArray]:
+    """Return time (s) and effective energy (J) per parameter set, kind of instruction and clock.
+
+    Shapes (sets, kinds, clocks).
+    """
     gpu = replay.gpu
-    x = replay.clocks_mhz / gpu.clocks_mhz[-1]
+    num_clocks = len(replay.clocks_mhz)
+    x = np.tile(replay.clocks_mhz / gpu.clocks_mhz[-1], len(sets))
+    p = stack(sets, num_clocks)
     first = 0 if replay.method is Method.NANOBATCHING_PERSEUS else NOT_LAUNCHED
     settings = Settings(
         x=x,
@@ -95,15 +110,17 @@ def instruction_tables(replay: FrontierReplay, p: Parameters) -> tuple[FloatArra
         first=np.full(len(x), first, dtype=np.int64),
     )
     units: dict[str, tuple[FloatArray, FloatArray]] = {}
-    times = np.zeros((len(replay.recipes), len(x)))
+    times = np.zeros((len(sets), len(replay.recipes), num_clocks))
     effective = np.zeros_like(times)
     for kind, recipe in enumerate(replay.recipes.values()):
         for name, count in _units(recipe, replay.method):
             if name not in units:
                 unit = predict_settings(replay.partitions[name], settings, gpu, p)
-                units[name] = (unit.time_s, unit.energy_j - gpu.static_power_w * unit.time_s)
-            times[kind] += count * units[name][0]
-            effective[kind] += count * units[name][1]
+                dynamic = unit.energy_j - gpu.static_power_w * unit.time_s
+                shape = (len(sets), num_clocks)
+                units[name] = (unit.time_s.reshape(shape), dynamic.reshape(shape))
+            times[:, kind] += count * units[name][0]
+            effective[:, kind] += count * units[name][1]
     return times, effective
 
 

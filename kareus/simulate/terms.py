@@ -124,11 +124,11 @@ def collective_time_s(
 ) -> FloatArray:
     """Return the time of a collective running alone with its SMs.
 
-    latency + (a^m + b^m)^(1/m), a = bytes / (rate per SM x s) x X^-kappa (limited by its SMs),
-    b = bus bytes / (efficiency x link bandwidth). An all-reduce's SMs copy and add every byte of
-    the message, so `a` counts message bytes (the rate per SM is then the same for two GPUs and
-    eight); gathers and scatters only move their bus bytes. The rate per SM scales with the GPU's
-    top clock from the A100's 1410 MHz.
+    latency + (a^m + b^m)^(1/m) x X^-kappa, a = bytes / (rate per SM x s) (limited by its SMs),
+    b = bus bytes / (efficiency x link bandwidth). The SM clock matters since SMs drive the links.
+    An all-reduce's SMs copy and add every byte of the message, so `a` counts message bytes (the
+    rate per SM is then the same for two GPUs and eight); gathers and scatters only move their bus
+    bytes. The rate per SM scales with the GPU's top clock from the A100's 1410 MHz.
 
     Args:
         collective: What is sent.
@@ -152,12 +152,12 @@ def collective_time_s(
         num_bytes, rate = collective.bus_bytes, p.cp_sm_rate_bytes_s
         latency = p.cp_overlap_latency_s if overlapped else p.cp_latency_s
     rate = rate * gpu.clocks_mhz[-1] / REFERENCE_TOP_CLOCK_MHZ
-    by_sms = num_bytes / (rate * sm_rate_ratio * num_sms) * x**-p.collective_clock_exponent
+    by_sms = num_bytes / (rate * sm_rate_ratio * num_sms)
     by_link = collective.bus_bytes / (
         link_bytes_s or p.link_efficiency * gpu.link_bandwidth_bytes_s
     )
     joined: FloatArray = (by_sms**_NORM_ORDER + by_link**_NORM_ORDER) ** (1 / _NORM_ORDER)
-    return latency + joined
+    return latency + joined * x**-p.collective_clock_exponent
 
 
 REFERENCE_TOP_CLOCK_MHZ = 1410
