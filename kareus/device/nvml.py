@@ -322,13 +322,19 @@ def _open(identities: Sequence[DeviceIdentity]) -> tuple[Device, ...]:
                 "as root, or unset ZEUSD_SOCK_PATH"
             )
         try:
-            daemon = ZeusdClient(config)
+            daemon = _daemon(config)
         except (ZeusBaseError, OSError, ValueError, KeyError) as error:
             raise DeviceError(
                 f"zeusd does not answer at {config.endpoint} ({_one_line(error)}): start it as "
                 "root, or unset ZEUSD_SOCK_PATH and ZEUSD_HOST_PORT"
             ) from error
     return tuple(Device(identity, daemon) for identity in identities)
+
+
+@functools.lru_cache(maxsize=4)
+def _daemon(config: ZeusdConfig) -> ZeusdClient:
+    """One connection per daemon: zeus never closes them."""
+    return ZeusdClient(config)
 
 
 def _translate(error: Exception, what: str) -> DeviceError:

@@ -157,7 +157,8 @@ class ClockRegistry:
         with self._exclusive():
             for claim in self._read():
                 if claim.uuid == uuid and claim.owner == owner:
-                    self._path(uuid).unlink(missing_ok=True)
+                    with self._for_other_users(claim):
+                        self._path(uuid).unlink(missing_ok=True)
 
     def _read(self) -> tuple[ClockClaim, ...]:
         claims = []
@@ -174,13 +175,26 @@ class ClockRegistry:
         return tuple(sorted(claims, key=lambda claim: claim.index))
 
     def _write(self, claim: ClockClaim) -> None:
-        path = self._path(claim.uuid)
-        unfinished = path.with_suffix(f".{os.getpid()}")
-        unfinished.write_bytes(_CLAIM.dump_json(claim))
-        unfinished.replace(path)
+        handle, unfinished = tempfile.mkstemp(dir=self.folder)
+        with os.fdopen(handle, "wb") as file:
+            file.write(_CLAIM.dump_json(claim))
+            os.fchmod(handle, 0o644)
+        with self._for_other_users(claim):
+            Path(unfinished).replace(self._path(claim.uuid))
 
     def _path(self, uuid: str) -> Path:
         return self.folder / f"{uuid}.json"
+
+    @contextlib.contextmanager
+    def _for_other_users(self, claim: ClockClaim) -> Iterator[None]:
+        """Say whose a claim is that this user may not change."""
+        try:
+            yield
+        except PermissionError as error:
+            raise DeviceError(
+                f"{claim.describe()}, by another user: release it as root with "
+                "kareus doctor --release-clocks"
+            ) from error
 
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[None]:
@@ -189,9 +203,7 @@ class ClockRegistry:
             if not self.folder.is_dir():
                 self.folder.mkdir(parents=True, exist_ok=True)
                 self.folder.chmod(0o1777)
-            handle = os.open(
-                self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666
-            )
+            handle = _open_lock(self.folder / "lock")
         except OSError as error:
             raise DeviceError(
                 f"{self.folder}: the list of locked clocks cannot be kept there "
@@ -202,3 +214,17 @@ class ClockRegistry:
             yield
         finally:
             os.close(handle)
+
+
+def _open_lock(path: Path) -> int:
+    """Open the file that is locked; its owner may be another user."""
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        return os.open(path, flags)
+    except FileNotFoundError:
+        pass
+    try:
+        # Not at once: creating is refused where the file is there and another user's.
+        return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644)
+    except FileExistsError:
+        return os.open(path, flags)

@@ -23,6 +23,7 @@ from kareus.device.energy import EnergySource
 from kareus.device.nvml import Device, visible_devices
 from kareus.device.preflight import require
 from kareus.errors import ConfigError
+from kareus.profiling.machine import adapt_workload
 from kareus.profiling.recorder import Recorder
 from kareus.profiling.source import MeasuredSource, default_device, group_devices, parse_device
 from kareus.profiling.trial import DeviceKind, TrialSettings
@@ -143,22 +144,25 @@ def profile(
     if budget < 1:
         raise ConfigError(f"budget {budget}: measure at least 1 configuration per partition")
     settings = replace(TrialSettings.from_environment(), window_s=window_s, cooldown_s=cooldown_s)
-    chosen = _choose_partitions(workload, partitions)
-    plan = {name: choose_configurations(unit, budget, seed=seed) for name, unit in chosen.items()}
     num_ranks = workload.parallelism.tp * workload.parallelism.cp
+    names = _choose_names(workload, partitions)
     groups: Sequence[tuple[Device, ...] | None] = [None]
     if kind.uses_gpus:
         visible = visible_devices()
+        workload = adapt_workload(workload, visible)
         group_devices(num_ranks, visible)
-        groups = [*split_devices(visible, num_ranks)][: len(chosen)]
+        groups = [*split_devices(visible, num_ranks)][: len(names)]
         source = MeasuredSource(workload, device=kind, settings=settings)
         require(source.preflight(num_groups=len(groups)))
+    units = build_partitions(workload)
     campaign = _Campaign(
         workload,
         kind=kind,
         settings=settings,
         recorder=Recorder(out, workload),
-        plan=[(chosen[name], configurations) for name, configurations in plan.items()],
+        plan=[
+            (units[name], choose_configurations(units[name], budget, seed=seed)) for name in names
+        ],
         on_progress=on_progress,
         check=check,
         seed=seed,
@@ -198,8 +202,8 @@ def split_devices(devices: Sequence[Device], num_ranks: int) -> tuple[tuple[Devi
     )
 
 
-def _choose_partitions(workload: Workload, names: Sequence[str]) -> dict[str, Partition]:
-    """The units of the given names, in the order of the workload."""
+def _choose_names(workload: Workload, names: Sequence[str]) -> tuple[str, ...]:
+    """The full names of the units given, in the order of the workload; all if none is."""
     known = build_partitions(workload)
     wanted = set()
     for name in names:
@@ -207,7 +211,7 @@ def _choose_partitions(workload: Workload, names: Sequence[str]) -> dict[str, Pa
         if found is None:
             raise ConfigError(f"this workload has no partition {name!r}: {suggestion(name, known)}")
         wanted.add(found)
-    return {name: unit for name, unit in known.items() if not wanted or name in wanted}
+    return tuple(name for name in known if not wanted or name in wanted)
 
 
 class _Campaign:

@@ -146,6 +146,8 @@ def combine_readings(
     """
     windows = [reading.window for reading in readings if reading.window is not None]
     flags = [flag for window in windows for flag in window.flags]
+    if device is DeviceKind.REHEARSAL:
+        flags.append("rehearsal: computed on the processor while these GPUs idled")
     energies_j = [
         window.energy_j / reading.num_executions
         for reading in readings

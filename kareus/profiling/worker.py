@@ -63,8 +63,7 @@ class Rank:
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         self._device = torch.device("cpu")
         if setup.device is DeviceKind.CUDA:
-            self._device = torch.device("cuda", local_rank)
-            torch.cuda.set_device(self._device)
+            self._device = _gpu()
         self._monitor: DeviceMonitor | None = None
         self._processors: ProcessorCounter | None = None
         if setup.device.uses_gpus:
@@ -130,12 +129,18 @@ class Rank:
         """Watch this GPU while it is blocked on a receive; rank 0 keeps the others waiting."""
         assert self._monitor is not None, "only GPUs have a static power"
         message = torch.zeros(1, device=self._device)
-        self._synchroniser.barrier()
+        others = range(1, self._synchroniser.size)
         if self._synchroniser.rank == 0:
+            # A first message makes the communicators, for which NCCL blocks the host.
+            for other in others:
+                dist.send(message, dst=other)
+            self._synchroniser.barrier()
             time.sleep(2 * _BLOCKED_LEAD_S + window_s)
-            for other in range(1, self._synchroniser.size):
+            for other in others:
                 dist.send(message, dst=other)
             return None
+        dist.recv(message, src=0)
+        self._synchroniser.barrier()
         work = dist.irecv(message, src=0)
         time.sleep(_BLOCKED_LEAD_S)
         self._monitor.begin()
@@ -163,6 +168,13 @@ class Rank:
         )
 
 
+def _gpu() -> torch.device:
+    """This rank's GPU, made the current one."""
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    torch.cuda.set_device(device)
+    return device
+
+
 def _with_allocation(reading: RankReading, applied: bool) -> RankReading:
     fields = READING.dump_python(reading)
     return READING.validate_python({**fields, "allocation_applied": applied})
@@ -174,8 +186,10 @@ def _world(setup: Setup) -> Iterator[Synchroniser]:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield Synchroniser(None)
         return
-    backend = "cpu:gloo,cuda:nccl" if setup.device is DeviceKind.CUDA else "gloo"
-    dist.init_process_group(backend)
+    if setup.device is DeviceKind.CUDA:
+        dist.init_process_group("nccl", device_id=_gpu())
+    else:
+        dist.init_process_group("gloo")
     try:
         yield Synchroniser(dist.new_group(backend="gloo", timeout=_IDLE))
     finally:

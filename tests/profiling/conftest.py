@@ -22,3 +22,4 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for phase, seconds in (("SETTLE", "0.05"), ("COOLDOWN", "0"), ("WARMUP", "0.02"),
                            ("WINDOW", "0.1")):  # fmt: skip
         monkeypatch.setenv(f"KAREUS_{phase}_S", seconds)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
