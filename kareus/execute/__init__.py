@@ -6,9 +6,11 @@ other's collective launched at a chosen point and on a chosen number of SMs.
 - `block`, `dropout`, `sequence`: operators, weights, masks and the context-parallel layout
 - `vocabulary`: embedding, head and loss, with the vocabulary split over the tensor-parallel ranks
 - `parallel`: groups, collectives, one process group per SM allocation
+- `layout`: which parts a block is cut into, their order and names
 - `subgraph`, `units`: the parts of a block as slots, forward and backward
 - `nanobatch`: runs a unit beside the pending collective
 - `engine`: a stage's blocks as one autograd function
-- `settings`, `trace`: what an instruction is told, and what was seen to happen
+- `settings`, `trace`, `following`: what an instruction is told, what was seen to happen, and
+  whether they agree
 - `stage`, `partition_runner`: what training and profiling call
 """

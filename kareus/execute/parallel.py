@@ -10,6 +10,7 @@ gloo's threads. At most one collective of the engine is in flight at a time, so 
 same on all ranks whatever the launch points.
 """
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ from kareus.core.partition import CollectiveGroup, CollectiveKind
 from kareus.core.workload import Parallelism
 from kareus.errors import ConfigError, JobError
 from kareus.execute.trace import CollectiveIssue, EventKind, Recorder
+
+logger = logging.getLogger(__name__)
 
 # torch 2.13 renamed them and warns about the old names.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -52,6 +55,7 @@ class Communicator:
         self.name = name
         self._base = process_group
         self._allocated: dict[int, dist.ProcessGroup] = {}
+        self._said_ignored = False
         self._reduction = dist.ReduceOp.AVG if average else dist.ReduceOp.SUM
         self.size = dist.get_world_size(process_group) if process_group is not None else 1
         self.rank = dist.get_rank(process_group) if process_group is not None else 0
@@ -77,7 +81,10 @@ class Communicator:
         Effects: Blocks until all ranks of the group ask for it, the first time.
         """
         assert self._base is not None, "a group of one rank has no collectives"
-        if sm_allocation is None or not self.applies_allocation:
+        if sm_allocation is not None and not self.applies_allocation:
+            self._say_ignored()
+            return self._base
+        if sm_allocation is None:
             return self._base
         if sm_allocation not in self._allocated:
             options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
@@ -91,6 +98,16 @@ class Communicator:
                 group_desc=f"kareus_{self.name}_{sm_allocation}_sms",
             )
         return self._allocated[sm_allocation]
+
+    def _say_ignored(self) -> None:
+        """Warn once per group that allocations are not applied."""
+        if not self._said_ignored and self.rank == 0:
+            logger.warning(
+                "SM allocations of the %s group are recorded, not applied: its backend has no "
+                "limit of thread blocks (NCCL has)",
+                self.name,
+            )
+        self._said_ignored = True
 
     def issue(
         self,
@@ -194,7 +211,7 @@ class CollectiveCall:
         if stream is None:
             self._work = self._start(sm_allocation, async_op=True)
         else:
-            stream.wait_stream(torch.cuda.current_stream())
+            stream.wait_stream(torch.cuda.current_stream(stream.device))
             with torch.cuda.stream(stream):
                 self._start(sm_allocation, async_op=False)
         larger = max(self._source, self._destination, key=torch.numel)
@@ -213,7 +230,7 @@ class CollectiveCall:
         """Make what follows see the result: on a CPU by blocking, on CUDA by the stream's order."""
         stream = self._communicator.stream
         if stream is not None:
-            torch.cuda.current_stream().wait_stream(stream)
+            torch.cuda.current_stream(stream.device).wait_stream(stream)
         elif self._work is not None:
             with self._communicator.explaining(self.kind):
                 self._work.wait()

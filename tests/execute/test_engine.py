@@ -1,5 +1,6 @@
 """What the engine promises beside exactness: state per call, autocast, freed memory, refusals."""
 
+import logging
 import os
 import signal
 import time
@@ -175,11 +176,21 @@ def test_nccl_has_one_process_group_per_allocation_made_lazily(monkeypatch):
 def gloo_groups():
     mesh = build_mesh(Parallelism(tp=2), "cpu")
     tp = ParallelGroups.from_mesh(mesh, CPU).tp
-    return tp.applies_allocation, tp.process_group(3) is tp.process_group(None)
+    records = []
+    handler = logging.Handler()
+    handler.emit = lambda record: records.append(record.getMessage())
+    parallel.logger.addHandler(handler)
+    same = [tp.process_group(sms) is tp.process_group(None) for sms in (3, 6)]
+    return tp.applies_allocation, same, records
 
 
-def test_gloo_ignores_allocations():
-    assert run_world(2, gloo_groups) == [(False, True)] * 2
+def test_gloo_ignores_allocations_and_says_so_once():
+    first, second = run_world(2, gloo_groups)
+    assert first[:2] == second[:2] == (False, [True, True])
+    assert [message[:52] for message in first[2]] == [
+        "SM allocations of the tp group are recorded, not app"
+    ]
+    assert second[2] == []
 
 
 def die_alone():

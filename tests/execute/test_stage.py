@@ -271,7 +271,7 @@ def test_every_instruction_of_a_pipeline_follows_its_own_settings(pipelines):
 
 
 def train_replicas(wrapping, recompute):
-    """A stage under DDP or FSDP2: gradients are the mean over the replicas."""
+    """Losses of a replica, its gradients averaged by DDP, by FSDP2, or by the stage itself."""
     mesh = build_mesh(Parallelism(dp=2), "cpu")
     groups = ParallelGroups.from_mesh(mesh, CPU)
     workload = tiny_workload(dp=2, model=tiny_model(vocab_size=VOCAB), recompute=recompute)
@@ -283,7 +283,7 @@ def train_replicas(wrapping, recompute):
     replica = stage
     if wrapping == "ddp":
         replica = DistributedDataParallel(stage, process_group=mesh.get_group("dp"))
-    else:
+    elif wrapping == "fsdp":
         fully_shard(stage.blocks, mesh=mesh["dp"])
         fully_shard(stage, mesh=mesh["dp"])
     optimizer = torch.optim.SGD(stage.parameters(), lr=0.5)
@@ -296,12 +296,14 @@ def train_replicas(wrapping, recompute):
         loss = stage.loss(replica(tokens), targets)
         optimizer.zero_grad()
         loss.backward()
+        if wrapping == "reduced":
+            stage.reduce_gradients(dp=mesh.get_group("dp"))
         optimizer.step()
         losses.append(loss.item())
     return losses
 
 
-REPLICAS = list(itertools.product(("ddp", "fsdp"), Recompute))
+REPLICAS = list(itertools.product(("ddp", "fsdp", "reduced"), Recompute))
 
 
 def train_all_replicas():

@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kareus.core.configuration import LaunchPoint
 from kareus.core.partition import CollectiveKind, Direction
 from kareus.core.workload import Parallelism, Recompute
+from kareus.execute.following import find_deviations
 from kareus.execute.parallel import ParallelGroups, build_mesh
 from kareus.execute.settings import InstructionSettings
 from kareus.execute.trace import EventKind, Trace
@@ -121,7 +122,14 @@ CHOICES = [
 
 def trace_all():
     return [
-        (trace.launches(), operations_by_trace(trace, choice[1]), operations, forward, backward)
+        (
+            trace.launches(),
+            operations_by_trace(trace, choice[1]),
+            operations,
+            forward,
+            backward,
+            find_deviations(trace, [forward, backward]),
+        )
         for choice in CHOICES
         for _, forward, backward, trace, operations in [trace_choice(*choice)]
     ]
@@ -137,7 +145,7 @@ def traced():
     "number", range(len(CHOICES)), ids=lambda n: "-".join(map(str, CHOICES[n]))
 )
 def test_trace_agrees_with_what_torch_dispatched(traced, number):
-    for _, by_trace, operations, _, _ in traced[number]:
+    for _, by_trace, operations, *_ in traced[number]:
         assert by_trace == operations
 
 
@@ -145,7 +153,8 @@ def test_trace_agrees_with_what_torch_dispatched(traced, number):
     "number", range(len(CHOICES)), ids=lambda n: "-".join(map(str, CHOICES[n]))
 )
 def test_launch_points_are_those_asked_for(traced, number):
-    for launches, _, _, forward, backward in traced[number]:
+    for launches, _, _, forward, backward, deviations in traced[number]:
+        assert deviations == ()
         for launch in launches:
             if launch.unit.endswith("trail"):
                 assert launch.launch_point == "none"
@@ -198,3 +207,43 @@ def test_without_a_trace_nothing_is_recorded_and_sequential_exposes_everything()
     assert units == forward * NUM_LAYERS + layer_back * NUM_LAYERS
     stack.trace.clear()
     assert stack.trace.launches() == ()
+
+
+def trace_for_deviations():
+    """Deviations of a trace from what was told, and from what was not."""
+    mesh = build_mesh(Parallelism(tp=2), "cpu")
+    groups = ParallelGroups.from_mesh(mesh, CPU)
+    workload = tiny_workload(tp=2, recompute=Recompute.NONE)
+    stack = make_stack(workload, groups)
+    told = {direction: launch_settings(workload, direction, 0) for direction in Direction}
+    other = launch_settings(workload, Direction.FORWARD, 1)
+    stack.configure(forward=told[Direction.FORWARD], backward=told[Direction.BACKWARD])
+    hidden, cotangent = make_tensors(workload)
+    stack.trace = Trace()
+    stack(hidden.requires_grad_()).backward(cotangent)
+    backward = told[Direction.BACKWARD]
+    fewer = Trace(events=[e for e in stack.trace.events if not _first_launch(e, stack.trace)])
+    return [
+        find_deviations(stack.trace, [told[Direction.FORWARD], backward]),
+        find_deviations(stack.trace, [other, backward]),
+        find_deviations(stack.trace, [InstructionSettings.sequential(), backward]),
+        find_deviations(stack.trace, [told[Direction.FORWARD]]),
+        find_deviations(fewer, [told[Direction.FORWARD], backward]),
+    ]
+
+
+def _first_launch(event, trace):
+    launches = (e for e in trace.events if e.kind is EventKind.COLLECTIVE_LAUNCHED)
+    return event is next(launches)
+
+
+def test_deviations_are_named():
+    none, point, execution, count, missing = run_world(2, trace_for_deviations)[0]
+    assert none == ()
+    assert point[0] == (
+        "instruction 0: fwd_attn of layer 0, nanobatch 1 launched at norm_0, told was linear_0"
+    )
+    assert len(point) == 4 * NUM_LAYERS - 1  # every unit but the lead
+    assert "instruction 0: fwd_mlp was executed, which is not sequential" in execution
+    assert count == ("2 instructions were executed, 1 were told",)
+    assert missing == ("instruction 0: fwd_attn ran 3 times and launched 2 collectives",)
