@@ -6,8 +6,9 @@ All hypervolumes are areas of (log time, log energy) below a sample's own refere
 A set of configurations is worth, in one sample, the share of that sample's exhaustive hypervolume
 that it covers: of the front in effective energy, of that in total energy, and, as partitions are
 combined at equal clock, of each clock's own front in effective energy; and the share of those own
-fronts' points that it matches within 1 %. The worth is the mean over samples; a batch is filled greedily, each pick's sampled values joining the fronts. In two
-dimensions hypervolume is a sort and a sum, done here for all samples and configurations at once.
+fronts' points that it matches within 1 %. The worth is the mean over samples; a batch is filled
+greedily, each pick's sampled values joining the fronts. In two dimensions hypervolume is a sort and
+a sum, done here for all samples and configurations at once.
 """
 
 import numpy as np

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from tests.benchmarks import search_methods, search_spaces
+from tests.benchmarks import search_methods, search_spaces, search_studies
 from tests.benchmarks.search_scores import scores
 
 _CHECKPOINTS = (72, 108, 144, 224)
@@ -142,8 +142,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=10, help="seeds per space and method")
     parser.add_argument("--spaces", help="comma-separated; default: all at hand")
     parser.add_argument("--methods", help="comma-separated; default: all at hand")
+    parser.add_argument("--transfer", action="store_true", help="what other studies save")
+    parser.add_argument("--allocation", action="store_true", help="one budget, equal shares")
     parser.add_argument("--workers", type=int, default=1, help="processes")
     options = parser.parse_args(arguments)
+
+    if options.transfer or options.allocation:
+        studies: dict[str, Any] = {}
+        with threadpool_limits(1):
+            if options.transfer:
+                studies["transfer"] = search_studies.transfer(range(options.seeds))
+            if options.allocation:
+                studies["allocation"] = search_studies.allocation(
+                    range(options.seeds), (56, 96, 160, 240)
+                )
+        sys.stdout.write(json.dumps(studies, indent=None if options.json else 2) + "\n")
+        return 0
 
     spaces, missing = _spaces()
     missing |= search_methods.absent()

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -251,35 +252,39 @@ def sweep(path: Path, seed: int, *, clocks_mhz: tuple[int, ...] = (1410,)) -> Be
     )
 
 
-def simulated(name: str, seed: int) -> BenchSpace:
-    """Return a partition of Llama 3.2 3B in the simulator (tp 8, or cp 2 x tp 4 where it has none).
+def _settings(model: str, *, tp: int, cp: int) -> Any:
+    """The reference workload: A100, two stages, 8 microbatches of 8 x 4096, full recompute."""
+    from kareus.core.workload import Recompute
+    from kareus.workload.build import WorkloadSettings
+
+    return WorkloadSettings(
+        model=model,
+        gpu="A100-SXM4-40GB",
+        tp=tp,
+        cp=cp,
+        pp=2,
+        dp=1,
+        microbatch_size=8,
+        seq_len=4096,
+        num_microbatches=8,
+        stage_layers=None,
+        recompute=Recompute.FULL,
+    )
+
+
+def simulated(name: str, seed: int, model: str = "llama3.2-3b") -> BenchSpace:
+    """Return a partition of a model in the simulator (tp 8, or cp 2 x tp 4 where it has none).
 
     Raises:
         ImportError: The simulator is not part of this installation.
     """
-    from kareus.simulate.source import SimulatorSource
-
     from kareus.core.measurement import FailedMeasurement
-    from kareus.core.workload import Recompute
-    from kareus.workload.build import WorkloadSettings, build_workload
+    from kareus.simulate.source import SimulatorSource
+    from kareus.workload.build import build_workload
     from kareus.workload.partitions import build_partitions
 
     for tp, cp in ((8, 1), (4, 2)):
-        workload = build_workload(
-            WorkloadSettings(
-                model="llama3.2-3b",
-                gpu="A100-SXM4-40GB",
-                tp=tp,
-                cp=cp,
-                pp=2,
-                dp=1,
-                microbatch_size=8,
-                seq_len=4096,
-                num_microbatches=8,
-                stage_layers=None,
-                recompute=Recompute.FULL,
-            )
-        )
+        workload = build_workload(_settings(model, tp=tp, cp=cp))
         partitions = build_partitions(workload)
         if name in partitions:
             break

@@ -252,7 +252,7 @@ def test_repeats_are_asked_for_where_noise_decides_and_only_then():
             tuple(space.truth),
             static_power_w=STATIC_POWER_W,
             seed=0,
-            budget=MeasuringBudget(initial=24, num_batches=9, batch_size=8),
+            budget=MeasuringBudget(initial=24, num_batches=5, batch_size=8),
             repeats=repeats,
         )
         asked = [one for batch in finish(search, space) for one in batch]
