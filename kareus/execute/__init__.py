@@ -7,9 +7,9 @@ other's collective launched at a chosen point and on a chosen number of SMs.
 - `vocabulary`: embedding, head and loss, with the vocabulary split over the tensor-parallel ranks
 - `parallel`: groups, collectives, one process group per SM allocation
 - `layout`: which parts a block is cut into, their order and names
-- `subgraph`, `units`: the parts of a block as slots, forward and backward
+- `subgraph`, `state`, `units`: the parts of a block as slots, forward and backward
 - `nanobatch`: runs a unit beside the pending collective
-- `engine`: a stage's blocks as one autograd function
+- `engine`, `call`: a stage's blocks as one autograd function, and one call of it
 - `settings`, `trace`, `following`: what an instruction is told, what was seen to happen, and
   whether they agree
 - `stage`, `partition_runner`: what training and profiling call

@@ -23,14 +23,16 @@ from kareus.core.configuration import Configuration, LaunchPoint
 from kareus.core.partition import Direction, Execution, Partition
 from kareus.core.workload import Recompute, Workload
 from kareus.errors import ConfigError
-from kareus.execute.engine import BlockStack, StackCall
+from kareus.execute.call import StackCall
+from kareus.execute.engine import BlockStack
 from kareus.execute.layout import NANOBATCH_UNITS
 from kareus.execute.nanobatch import PartitionExecutor, compute, expose
 from kareus.execute.parallel import CollectiveCall, ParallelGroups
 from kareus.execute.settings import InstructionSettings, check_allocation, check_launch_point
 from kareus.execute.stage import Stage
+from kareus.execute.state import CallContext, NanobatchState
 from kareus.execute.trace import Trace
-from kareus.execute.units import CallContext, NanobatchState, Unit, close_backward
+from kareus.execute.units import Unit, close_backward
 from kareus.workload.partitions import build_partitions
 
 _NUM_LAYERS = 2  # a unit beside a collective of the layer before, and one without, are both there

@@ -12,7 +12,7 @@ from kareus.core.partition import CollectiveGroup, Direction
 from kareus.core.workload import Parallelism, Recompute
 from kareus.errors import ConfigError, JobError
 from kareus.execute import parallel
-from kareus.execute.engine import StackCall
+from kareus.execute.call import StackCall
 from kareus.execute.parallel import Communicator, ParallelGroups, build_mesh
 from kareus.execute.settings import InstructionSettings
 from tests.execute.cases import (
