@@ -121,9 +121,12 @@ class RankGroup:
     def close(self) -> None:
         """Stop the ranks; kill those that do not stop."""
         if self._channel is not None and self._process is not None:
-            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            ranks = self._ranks()
+            with contextlib.suppress(OSError):
                 self._channel.send(REQUEST.dump_json(Request(task=Task.STOP)))
-                self._process.wait(_END_S)
+                psutil.wait_procs(ranks, timeout=_END_S)
+            # Its ranks gone, torchrun has nothing left to do.
+            self._process.kill()
         self._channel = None
         self._resources.close()
 
@@ -199,14 +202,20 @@ class RankGroup:
         lines = [" ".join(line.split()) for line in log.splitlines() if line.strip()]
         return lines[-1] if lines else "they left no message"
 
+    def _ranks(self) -> list[psutil.Process]:
+        """The processes that torchrun has started."""
+        assert self._process is not None
+        try:
+            return psutil.Process(self._process.pid).children(recursive=True)
+        except psutil.Error:
+            return []
+
     def _end(self) -> None:
         """Kill torchrun and its ranks, which live in sessions of their own."""
         process = self._process
         if process is None:
             return
-        ranks: list[psutil.Process] = []
-        with contextlib.suppress(psutil.Error):
-            ranks = psutil.Process(process.pid).children(recursive=True)
+        ranks = self._ranks()
         if process.poll() is None:
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -251,4 +251,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # All is said and closed; taking torch down in order would only take seconds.
+    os._exit(status)
