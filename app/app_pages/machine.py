@@ -27,7 +27,7 @@ def show() -> None:
     """Draw the page."""
     checks = doctor()
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.subheader(_answer(checks), width="stretch")
+        st.subheader(escape(_answer(checks)), width="stretch")
         st.button("Look again", icon=":material/refresh:", key="look_again", on_click=doctor.clear)
     left, right = st.columns([1.7, 1], gap="large")
     with left:
@@ -38,13 +38,11 @@ def show() -> None:
 
 def _answer(checks: list[DoctorCheck]) -> str:
     """The page's answer."""
-    missing = [check for check in checks if check.state == "missing"]
-    if not missing:
+    if workload_form.missing_for_measuring() is None:
         return "This machine can measure and train"
-    return (
-        "This machine can plan with the simulator and with recorded measurements; "
-        f"measuring needs {plural(len(missing), 'thing')} more"
-    )
+    missing = [check.name for check in checks if check.state == "missing"]
+    lack = ", ".join(missing) if missing else "GPU"
+    return f"This machine plans with the simulator and recorded measurements; it lacks: {lack}"
 
 
 def _draw_checks(checks: list[DoctorCheck]) -> None:

@@ -158,9 +158,12 @@ def blocking_reason(findings: Iterable[Finding]) -> str | None:
 
 def missing_for_measuring() -> str | None:
     """Return the first thing this machine lacks for measuring; None if nothing."""
-    for check in doctor():
+    checks = doctor()
+    for check in checks:
         if check.state == "missing":
             return f"{check.name}: {check.found}" + (f" ({check.remedy})" if check.remedy else "")
+    if not any("GPU" in check.name for check in checks):
+        return "no GPU was found"
     return None
 
 

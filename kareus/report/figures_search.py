@@ -192,7 +192,7 @@ def convergence_figure(
         "hypervolume:Q",
         title="Hypervolume",
         scale=alt.Scale(zero=False),
-        axis=alt.Axis(format=".3~s"),
+        axis=alt.Axis(format=".3~g"),
     )
     color = alt.Color("series:N", scale=scale, legend=None)
     base = alt.Chart(frame)

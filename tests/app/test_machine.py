@@ -23,13 +23,20 @@ def test_what_is_missing_comes_with_its_remedy(fake: FakeService, open_page: Ope
     page = open_page("machine")
     assert not page.exception
     said = words(page)
-    assert "measuring needs 1 thing more" in said
+    assert "it lacks: GPU" in said
     assert "no NVIDIA driver" in said and "Use a machine with one" in said
 
 
 def test_a_complete_machine_says_so(fake: FakeService, open_page: Opener) -> None:
     fake.doctor_checks = [DoctorCheck(name="GPU", state="ok", found="8 x A100")]
     assert "can measure and train" in words(open_page("machine"))
+
+
+def test_a_machine_without_a_word_about_gpus_cannot_measure(
+    fake: FakeService, open_page: Opener
+) -> None:
+    fake.doctor_checks = [DoctorCheck(name="Database", state="ok", found="writable")]
+    assert "it lacks: GPU" in words(open_page("machine"))
 
 
 def test_recorded_measurements_are_imported_and_offered(
