@@ -161,12 +161,13 @@ def clock_fronts(
         partitions, others = _units(recipe, options, execution)
         if not partitions:
             continue
+        searched = {name for name, _ in partitions}
         tables = {
             name: _by_clock(
                 name,
                 options.get(name, ()),
                 static_power_w,
-                configurations if execution is Execution.NANOBATCH else None,
+                configurations if execution is Execution.NANOBATCH and name in searched else None,
             )
             for name in {name for name, _ in (*partitions, *others)}
         }

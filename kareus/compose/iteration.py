@@ -4,8 +4,9 @@ Synchronous pipeline, one option per instruction, effective energies add up, and
 static power for as long as the iteration lasts:
 pipeline energy = sum of effective energies + stages x static power x iteration time.
 This is the discrete time-cost trade-off problem. Its linear relaxation is solved exactly for all
-deadlines at once (`parametric`), its windows are rounded to real options (`rounding`), and what is
-reported are those options' own makespan and energy, beside the relaxation's lower bound.
+deadlines at once (`parametric`), its windows are moved to where options fit (`annealing`) and
+rounded to real options (`rounding`); tiny iterations are enumerated (`exact`). What is reported are
+those options' own makespan and energy, beside the relaxation's lower bound.
 """
 
 import math
@@ -15,6 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from kareus.compose.annealing import anneal
+from kareus.compose.exact import at_deadlines, enumerate_frontier
 from kareus.compose.instruction import TIME_GRID_S
 from kareus.compose.parametric import Relaxation, relax
 from kareus.compose.problem import Ints, Problem, build_problem, to_grid
@@ -80,11 +82,13 @@ def solve_iteration(
         extra_deadlines=np.array(extra, dtype=np.int64),
     )
     net = make_net(problem)
+    exact = enumerate_frontier(problem, held_power_w)
     plans = [
         plan_of(problem, chosen, held_power_w, method, relaxation)
         for chosen in (
             *(round_at(problem, net, relaxation, k) for k in range(len(relaxation.deadlines))),
             *(_from_candidate(problem, net, relaxation, plan) for plan in candidates),
+            *(() if exact is None else at_deadlines(problem, exact, relaxation.deadlines)),
         )
     ]
     kept = non_dominated([(plan.iteration_time_s, plan.pipeline_energy_j) for plan in plans])
