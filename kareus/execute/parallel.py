@@ -208,10 +208,12 @@ class CollectiveCall:
     def launch(self, sm_allocation: int | None, recorder: Recorder) -> None:
         """Start it; the computation that follows runs beside it."""
         stream = self._communicator.stream
+        started = None
         if stream is None:
             self._work = self._start(sm_allocation, async_op=True)
         else:
             stream.wait_stream(torch.cuda.current_stream(stream.device))
+            started = recorder.mark(stream)
             with torch.cuda.stream(stream):
                 self._start(sm_allocation, async_op=False)
         larger = max(self._source, self._destination, key=torch.numel)
@@ -224,17 +226,19 @@ class CollectiveCall:
             sm_allocation=sm_allocation,
             allocation_applied=sm_allocation is not None and self._communicator.applies_allocation,
         )
-        recorder.write(EventKind.COLLECTIVE_LAUNCHED, collective=self._issue, stream=stream)
+        recorder.write(EventKind.COLLECTIVE_LAUNCHED, collective=self._issue, cuda_event=started)
 
     def wait(self, recorder: Recorder) -> None:
         """Make what follows see the result: on a CPU by blocking, on CUDA by the stream's order."""
         stream = self._communicator.stream
+        ended = None
         if stream is not None:
+            ended = recorder.mark(stream)
             torch.cuda.current_stream(stream.device).wait_stream(stream)
         elif self._work is not None:
             with self._communicator.explaining(self.kind):
                 self._work.wait()
-        recorder.write(EventKind.COLLECTIVE_WAITED, collective=self._issue, stream=stream)
+        recorder.write(EventKind.COLLECTIVE_WAITED, collective=self._issue, cuda_event=ended)
         self._work = self._issue = None
         self._on_done()
 

@@ -10,6 +10,7 @@ Who writes what, so that the record can be believed:
   (`launches`), so a configuration that was asked for and not followed shows.
 
 On a GPU every event also holds a CUDA event on the stream it concerns; `gpu_time_s` has its time.
+A launch's is the collective's start on its stream, a wait's is its end.
 """
 
 import time
@@ -176,13 +177,27 @@ class Recorder:
     nanobatch: int | None = None
     recompute: bool = False
 
+    def mark(self, stream: torch.cuda.Stream | None = None) -> torch.cuda.Event | None:
+        """Record a CUDA event now, for an event to be written later; None on a CPU.
+
+        Args:
+            stream: Where; None for the current stream.
+        """
+        if self.trace is None or not torch.cuda.is_available():
+            return None
+        if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            return None
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(stream or torch.cuda.current_stream())
+        return event
+
     def write(
         self,
         kind: EventKind,
         *,
         slot: str | None = None,
         collective: CollectiveIssue | None = None,
-        stream: torch.cuda.Stream | None = None,
+        cuda_event: torch.cuda.Event | None = None,
     ) -> None:
         """Append an event.
 
@@ -190,14 +205,10 @@ class Recorder:
             kind: What happened.
             slot: The slot, for slots.
             collective: The collective, for collectives.
-            stream: The CUDA stream it happens on; None for the current one.
+            cuda_event: When it happened on the GPU; None for now on the current stream.
         """
         if self.trace is None:
             return
-        cuda_event = None
-        if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            cuda_event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            cuda_event.record(stream or torch.cuda.current_stream())
         self.trace.events.append(
             TraceEvent(
                 kind=kind,
@@ -210,7 +221,7 @@ class Recorder:
                 recompute=self.recompute,
                 slot=slot,
                 collective=collective,
-                cuda_event=cuda_event,
+                cuda_event=cuda_event or self.mark(),
             )
         )
 
