@@ -3,11 +3,11 @@
 import streamlit as st
 
 from app.components.charts import draw, palette
-from app.components.text import quiet
+from app.components.text import quiet, small
 from app.wording import count, plural
 from kareus.core.workload import Workload
 from kareus.report.footprint import layers_figure, layers_frame, memory_figure, memory_frame
-from kareus.report.format import DASH, THIN_SPACE, duration, number
+from kareus.report.format import DASH, THIN_SPACE, duration, number, percent
 from kareus.service import Assessment
 
 _UNKNOWN_HEIGHT_PX = 250
@@ -23,6 +23,20 @@ def draw_summary(assessment: Assessment) -> None:
         left, right = st.columns(2)
         left.metric("Measurements", _measurements(assessment), help=_baseline_help(assessment))
         right.metric("Time, about", duration(assessment.estimated_s))
+        _draw_trust(assessment)
+
+
+def _draw_trust(assessment: Assessment) -> None:
+    """Say it where the simulator knows this GPU only by extrapolation."""
+    if not assessment.extrapolated:
+        return
+    error = ""
+    if assessment.uncertainty is not None:
+        error = (
+            f": times to about {percent(100 * assessment.uncertainty.time)}, "
+            f"energies to about {percent(100 * assessment.uncertainty.energy)}"
+        )
+    small(f":material/trending_up: **extrapolated**{error}", "orange")
 
 
 def _draw_stages(assessment: Assessment) -> None:

@@ -5,6 +5,7 @@ that the words beside a field are the same as the command line's.
 """
 
 from collections.abc import Iterable, Mapping
+from pathlib import PurePath
 from typing import Any
 
 import streamlit as st
@@ -172,7 +173,10 @@ def _draw_model_and_gpu(slots: dict[str, DeltaGenerator]) -> None:
     api = service()
     uploaded: list[str] = st.session_state.setdefault(UPLOADED, [])
     st.selectbox(
-        "Model", [*uploaded, *api.model_names()], **_initial("model", EXAMPLE_SETTINGS.model)
+        "Model",
+        [*uploaded, *api.model_names()],
+        format_func=_model_label,
+        **_initial("model", EXAMPLE_SETTINGS.model),
     )
     try:
         model = api.model(_get("model", EXAMPLE_SETTINGS.model))
@@ -227,7 +231,13 @@ def _draw_upload(uploaded: list[str]) -> None:
         uploaded.insert(0, name)
         st.session_state["model_to_choose"] = name
         st.rerun()
-    st.success(f"{escape(name)} can be chosen as model.", icon=":material/check_circle:")
+    st.success(f"{escape(_model_label(name))} is among the models.", icon=":material/check_circle:")
+
+
+def _model_label(name: str) -> str:
+    """A model's name; of an uploaded configuration the folder that keeps it."""
+    path = PurePath(name)
+    return path.parent.name if path.name == "config.json" else path.name
 
 
 def _draw_parallelism(slots: dict[str, DeltaGenerator]) -> None:

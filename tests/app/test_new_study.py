@@ -1,10 +1,12 @@
+from dataclasses import replace
+
 import pytest
 
 from kareus.core.measurement import SourceKind
 from kareus.errors import ConfigError
-from kareus.service import DoctorCheck, Finding, Severity, StudyRequest
+from kareus.service import DoctorCheck, Finding, Severity, StudyRequest, Uncertainty
 from tests.app.conftest import Opener, words
-from tests.app.fake import FakeService
+from tests.app.fake import SETTINGS, FakeService
 
 
 def finding(field: str, severity: Severity, message: str) -> Finding:
@@ -104,6 +106,19 @@ def test_an_uploaded_configuration_is_chosen(fake: FakeService, open_page: Opene
     page = open_page("new_study")
     page.file_uploader(key="config_upload").upload("config.json", b"{}").run()
     assert page.selectbox(key="form_model").value == "uploaded-model"
+
+
+def test_an_extrapolated_simulator_says_how_far_it_can_be_trusted(
+    fake: FakeService, open_page: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assessment = replace(
+        fake.assess(StudyRequest(settings=SETTINGS)),
+        extrapolated=True,
+        uncertainty=Uncertainty(time=0.2, energy=0.25),
+    )
+    monkeypatch.setattr(fake, "assess", lambda request: assessment)
+    said = words(open_page("new_study"))
+    assert "**extrapolated**: times to about 20.0\u2009%, energies to about 25.0\u2009%" in said
 
 
 def test_a_refusal_by_the_service_is_one_line(
