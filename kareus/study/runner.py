@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from kareus.compose.baselines import compose_methods, solve_methods
@@ -10,6 +10,7 @@ from kareus.compose.constraints import compose_by_clock, solve_constrained
 from kareus.core.pipeline import build_pipeline
 from kareus.core.plan import Method, Plan
 from kareus.core.workload import Workload
+from kareus.errors import ConfigError
 from kareus.report.comparison import compare_frontiers
 from kareus.search.budget import parse_budget
 from kareus.search.loop import SearchKind
@@ -18,6 +19,7 @@ from kareus.study.measuring import Measuring, Recorder
 from kareus.study.request import StudyRequest
 from kareus.study.sources import make_source
 from kareus.study.transfer import find_priors
+from kareus.workload.build import split_layers
 from kareus.workload.partitions import build_partitions, build_recipes
 
 _LOGGER = logging.getLogger(__name__)
@@ -72,7 +74,7 @@ def run_study(
     """
     store = context.store
     partitions = build_partitions(workload)
-    recipes = build_recipes(workload)
+    recipes = build_recipes(virtual_stages(workload, request.num_chunks))
     static_power_w = workload.gpu.static_power_w
     recorder = Recorder(
         store,
@@ -152,6 +154,30 @@ def run_study(
     context.progress(_in_phase(last, Phase.FINISHED))
     _LOGGER.info("study %s: done", study)
     return StudyResult(study=study, measurements=recorder.num_results, compare=compare)
+
+
+def virtual_stages(workload: Workload, num_chunks: int) -> Workload:
+    """Return the workload with its stages' layers split into model chunks.
+
+    Interleaved orders give each device several chunks: virtual stage v is chunk v // stages of
+    device v % stages, so layers are split evenly over the virtual stages in model order.
+
+    Raises:
+        ConfigError: There are fewer layers than virtual stages.
+    """
+    if num_chunks == 1:
+        return workload
+    num_stages = workload.parallelism.pp * num_chunks
+    if workload.model.num_layers < num_stages:
+        raise ConfigError(
+            f"{workload.model.num_layers} layers cannot be split into {num_stages} chunks "
+            f"({workload.parallelism.pp} stages x {num_chunks}): use fewer chunks"
+        )
+    return replace(
+        workload,
+        parallelism=replace(workload.parallelism, pp=num_stages),
+        stage_layers=split_layers(workload.model.num_layers, num_stages),
+    )
 
 
 def _save(

@@ -9,7 +9,7 @@ from kareus.errors import ConfigError
 from kareus.search.surrogate import Prior
 from kareus.search.transfer import Donor, TransferPrior
 from kareus.store import Store, StudyState
-from kareus.study.documents import workload_of
+from kareus.study.documents import request_of, workload_of
 from kareus.study.request import StudyRequest
 from kareus.workload.partitions import build_partitions
 
@@ -43,6 +43,8 @@ def find_priors(
             or other.source is not this.source
             or other.created_at >= this.created_at
             or len(names) == _MOST_DONORS
+            # Planned again from another study's measurements, which is a donor itself.
+            or request_of(other).constraints is not None
         ):
             continue
         donor_workload = workload_of(other)
