@@ -15,8 +15,8 @@ or the deadline.
 import math
 
 import numpy as np
-from numba import njit
 
+from kareus.compose.compiled import compiled
 from kareus.compose.problem import Ints
 from kareus.compose.rounding import Net
 
@@ -64,7 +64,7 @@ def anneal(
     return chosen
 
 
-@njit(cache=True)
+@compiled
 def _next_random(state):  # type: ignore[no-untyped-def]
     """Marsaglia's xorshift on 64 bits."""
     state ^= state << np.uint64(13)
@@ -73,7 +73,7 @@ def _next_random(state):  # type: ignore[no-untyped-def]
     return state
 
 
-@njit(cache=True)
+@compiled
 def _window_end(succ_ptr, succ, start, deadline, node):  # type: ignore[no-untyped-def]
     """The earliest start among a node's successors, or the deadline."""
     end = deadline
@@ -83,7 +83,7 @@ def _window_end(succ_ptr, succ, start, deadline, node):  # type: ignore[no-untyp
     return end
 
 
-@njit(cache=True)
+@compiled
 def _fitting(time, first, last, option, room):  # type: ignore[no-untyped-def]
     """The slowest option within `room`, looked for from another one; below the first if none."""
     if time[option] <= room:
@@ -95,7 +95,7 @@ def _fitting(time, first, last, option, room):  # type: ignore[no-untyped-def]
     return option
 
 
-@njit(cache=True)
+@compiled
 def _anneal(  # type: ignore[no-untyped-def]
     net, start, deadline, num_moves, hot, cold, random, most, levels, chosen
 ):

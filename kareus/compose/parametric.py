@@ -21,13 +21,11 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
+from kareus.compose.compiled import earliest_starts
 from kareus.compose.instruction import TIME_GRID_S
+from kareus.compose.longest_paths import RUNNING, UNLIMITED, advance
 from kareus.compose.problem import Floats, Ints, Problem
-
-_UNLIMITED = 2**62
-_RUNNING, _AT_PRICE, _FASTEST = 0, 1, 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,12 +212,12 @@ class _Flow:
         starts = np.zeros((len(deadlines), problem.num_nodes), dtype=np.int64)
         ends = np.zeros_like(starts)
         node_prices = np.zeros_like(starts)
-        limit = _UNLIMITED if math.isinf(price_limit_w) else math.ceil(price_limit_w / self._unit_w)
+        limit = UNLIMITED if math.isinf(price_limit_w) else math.ceil(price_limit_w / self._unit_w)
         buffer = np.empty((4096, 2), dtype=np.int64)
-        state = _RUNNING
+        state = RUNNING
         next_deadline = 0
-        while state == _RUNNING:
-            state, count, next_deadline = _advance(
+        while state == RUNNING:
+            state, count, next_deadline = advance(
                 problem.pred_ptr,
                 problem.pred,
                 problem.succ_ptr,
@@ -235,7 +233,7 @@ class _Flow:
                 self._left,
                 self._flow,
                 self._scalars,
-                min(limit, _UNLIMITED),
+                min(limit, UNLIMITED),
                 deadlines,
                 next_deadline,
                 starts,
@@ -279,281 +277,5 @@ def _capacities(marginals: Ints, hull_ptr: Ints) -> Ints:
     capacities[hull_ptr[1:] - 1] = marginals[hull_ptr[1:] - 1]
     # Segments that differ by less than the unit still need their arc.
     capacities = np.maximum(capacities, 1)
-    capacities[hull_ptr[:-1]] = _UNLIMITED
+    capacities[hull_ptr[:-1]] = UNLIMITED
     return capacities
-
-
-@njit(cache=True)
-def earliest_starts(pred_ptr, pred, durations):  # type: ignore[no-untyped-def]
-    """Return the earliest start of every node, grid units."""
-    n = len(durations)
-    starts = np.zeros(n, dtype=np.int64)
-    for v in range(n):
-        for k in range(pred_ptr[v], pred_ptr[v + 1]):
-            end = starts[pred[k]] + durations[pred[k]]
-            if end > starts[v]:
-                starts[v] = end
-    return starts
-
-
-@njit(cache=True)
-def _push(heap_key, heap_event, size, key, event):  # type: ignore[no-untyped-def]
-    """Add to a binary heap; returns its new size."""
-    i = size
-    while i > 0:
-        parent = (i - 1) >> 1
-        if heap_key[parent] <= key:
-            break
-        heap_key[i] = heap_key[parent]
-        heap_event[i] = heap_event[parent]
-        i = parent
-    heap_key[i] = key
-    heap_event[i] = event
-    return size + 1
-
-
-@njit(cache=True)
-def _drop_first(heap_key, heap_event, size):  # type: ignore[no-untyped-def]
-    """Remove the least of a binary heap; returns its new size."""
-    size -= 1
-    key = heap_key[size]
-    event = heap_event[size]
-    i = 0
-    while True:
-        child = 2 * i + 1
-        if child >= size:
-            break
-        if child + 1 < size and heap_key[child + 1] < heap_key[child]:
-            child += 1
-        if heap_key[child] >= key:
-            break
-        heap_key[i] = heap_key[child]
-        heap_event[i] = heap_event[child]
-        i = child
-    heap_key[i] = key
-    heap_event[i] = event
-    return size
-
-
-@njit(cache=True)
-def _advance(  # type: ignore[no-untyped-def]
-    pred_ptr,
-    pred,
-    succ_ptr,
-    succ,
-    reverse,
-    last_arc,
-    first_arc,
-    arc_time,
-    capacity,
-    marginal,
-    event,
-    arc,
-    left,
-    flow,
-    scalars,
-    price_limit,
-    deadlines,
-    next_deadline,
-    starts,
-    ends,
-    node_prices,
-    buffer,
-):
-    """Augment along longest residual paths; returns (state, breakpoints written, next deadline).
-
-    One search is a shortest-path search in reduced costs: events at distance 0 go through a queue,
-    the others through a heap. Events that it does not reach before the sink all move with the
-    deadline: `scalars[1]` holds that common shift, so the search costs what it visits.
-    """
-    n = len(arc)
-    unlimited = 2**62
-    distance = np.full(2 * n, -1, dtype=np.int64)
-    parent = np.full(2 * n, -1, dtype=np.int64)  # how it was reached: see the codes below
-    parent_arc = np.full(2 * n, -1, dtype=np.int64)
-    done = np.zeros(2 * n, dtype=np.bool_)
-    visited = np.empty(2 * n, dtype=np.int64)
-    num_arcs = 3 * n + 2 * len(succ) + 1
-    queue = np.empty(num_arcs, dtype=np.int64)
-    heap_key = np.empty(num_arcs, dtype=np.int64)
-    heap_event = np.empty(num_arcs, dtype=np.int64)
-    count = 0
-    while True:
-        if scalars[2] >= price_limit:
-            return 1, count, next_deadline
-        if count == len(buffer):
-            return 0, count, next_deadline
-        # Events are at event[e] - shift; the sink's is the deadline itself.
-        shift = scalars[1]
-        sink_time = scalars[0] + shift
-        num_visited = 0
-        head = 0
-        tail = 0
-        size = 0
-        sink_distance = unlimited
-        sink_parent = -1
-        for i in range(n):
-            if pred_ptr[i] == pred_ptr[i + 1]:
-                e = 2 * i
-                d = event[e] - shift
-                distance[e] = d
-                parent[e] = -1
-                visited[num_visited] = e
-                num_visited += 1
-                if d == 0:
-                    queue[tail] = e
-                    tail += 1
-                else:
-                    size = _push(heap_key, heap_event, size, d, e)
-        now = 0
-        while True:
-            if head < tail:
-                u = queue[head]
-                head += 1
-            elif size > 0:
-                now = heap_key[0]
-                u = heap_event[0]
-                if now >= sink_distance:
-                    break
-                size = _drop_first(heap_key, heap_event, size)
-            else:
-                break
-            if done[u] or distance[u] != now:
-                continue
-            done[u] = True
-            i = u >> 1
-            if u & 1 == 0:
-                num_arcs = 1 + pred_ptr[i + 1] - pred_ptr[i]
-            else:
-                num_arcs = 1 + succ_ptr[i + 1] - succ_ptr[i]
-            for a in range(num_arcs):
-                if u & 1 == 0:
-                    if a == 0:  # forward through the instruction
-                        v = u + 1
-                        k = -1
-                        cost = event[v] - event[u] - arc_time[arc[i]]
-                    else:  # back along a precedence arc that carries flow
-                        p = pred_ptr[i] + a - 1
-                        k = reverse[p]
-                        if flow[k] == 0:
-                            continue
-                        v = 2 * pred[p] + 1
-                        cost = event[v] - event[u]
-                elif a == 0:  # back through the instruction
-                    v = u - 1
-                    k = -1
-                    if left[i] < capacity[arc[i]]:
-                        cost = event[v] - event[u] + arc_time[arc[i]]
-                    elif arc[i] < last_arc[i]:
-                        cost = event[v] - event[u] + arc_time[arc[i] + 1]
-                    else:
-                        continue
-                else:  # forward along a precedence arc
-                    k = succ_ptr[i] + a - 1
-                    v = 2 * succ[k]
-                    cost = event[v] - event[u]
-                if done[v]:
-                    continue
-                d = now + cost
-                if d >= sink_distance and d > now:
-                    continue
-                if distance[v] < 0:
-                    visited[num_visited] = v
-                    num_visited += 1
-                elif distance[v] <= d:
-                    continue
-                distance[v] = d
-                parent[v] = u
-                parent_arc[v] = k
-                if d == now:
-                    queue[tail] = v
-                    tail += 1
-                else:
-                    size = _push(heap_key, heap_event, size, d, v)
-            if u & 1 == 1 and succ_ptr[i] == succ_ptr[i + 1]:
-                d = now + sink_time - event[u]
-                if d < sink_distance:
-                    sink_distance = d
-                    sink_parent = u
-                    if d == now:
-                        break
-            if head == tail:
-                head = 0
-                tail = 0
-        # The deadline falls by sink_distance at the present price.
-        time = scalars[0]
-        while next_deadline < len(deadlines) and deadlines[next_deadline] >= time - sink_distance:
-            x = time - deadlines[next_deadline]
-            for i in range(n):
-                starts[next_deadline, i] = event[2 * i] - shift - x
-                ends[next_deadline, i] = event[2 * i + 1] - shift - x
-                price = capacity[arc[i]] - left[i]
-                if arc[i] < last_arc[i]:
-                    price += marginal[arc[i] + 1]
-                node_prices[next_deadline, i] = price
-            for j in range(num_visited):
-                e = visited[j]
-                if distance[e] < x:
-                    if e & 1 == 0:
-                        starts[next_deadline, e >> 1] += x - distance[e]
-                    else:
-                        ends[next_deadline, e >> 1] += x - distance[e]
-            next_deadline += 1
-        if sink_distance > 0:
-            for j in range(num_visited):
-                e = visited[j]
-                if distance[e] < sink_distance:
-                    event[e] += sink_distance - distance[e]
-            scalars[0] -= sink_distance
-            scalars[1] += sink_distance
-            buffer[count, 0] = scalars[0]
-            buffer[count, 1] = scalars[2]
-            count += 1
-        # The narrowest arc of the path.
-        amount = unlimited
-        v = sink_parent
-        while v >= 0:
-            u = parent[v]
-            if u >= 0:
-                i = v >> 1
-                if parent_arc[v] >= 0:
-                    if u & 1 == 0:
-                        amount = min(amount, flow[parent_arc[v]])
-                elif u & 1 == 0:
-                    if arc[i] > first_arc[i]:
-                        amount = min(amount, left[i])
-                elif left[i] < capacity[arc[i]]:
-                    amount = min(amount, capacity[arc[i]] - left[i])
-                else:
-                    amount = min(amount, capacity[arc[i] + 1])
-            v = u
-        if amount == unlimited:
-            for j in range(num_visited):
-                distance[visited[j]] = -1
-                done[visited[j]] = False
-            return 2, count, next_deadline
-        v = sink_parent
-        while v >= 0:
-            u = parent[v]
-            if u >= 0:
-                i = v >> 1
-                if parent_arc[v] >= 0:
-                    if u & 1 == 0:
-                        flow[parent_arc[v]] -= amount
-                    else:
-                        flow[parent_arc[v]] += amount
-                elif u & 1 == 0:
-                    left[i] -= amount
-                    if left[i] == 0:
-                        arc[i] -= 1
-                        left[i] = capacity[arc[i]]
-                else:
-                    if left[i] == capacity[arc[i]]:
-                        arc[i] += 1
-                        left[i] = 0
-                    left[i] += amount
-            v = u
-        scalars[2] += amount
-        for j in range(num_visited):
-            distance[visited[j]] = -1
-            done[visited[j]] = False

@@ -20,11 +20,10 @@ slack = le - es - duration.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from kareus.compose.compiled import compiled, drop_first, earliest_starts, push
 from kareus.compose.instruction import TIME_GRID_S
-from kareus.compose.parametric import _drop_first, _push, earliest_starts
 from kareus.compose.problem import Floats, Ints, Problem
 
 # Speeds tried per instruction in an exchange, besides the next hull vertex.
@@ -136,7 +135,7 @@ def _vertices(problem: Problem) -> tuple[Ints, Ints]:
     return slower, faster
 
 
-@njit(cache=True)
+@compiled
 def _best_move(time, energy, slower_vertex, current, end, room):  # type: ignore[no-untyped-def]
     """The slower option within `room` that saves most energy per unit of time, and that rate."""
     if current + 1 >= end or time[current + 1] - time[current] > room:
@@ -165,7 +164,7 @@ def _best_move(time, energy, slower_vertex, current, end, room):  # type: ignore
     return best, rate
 
 
-@njit(cache=True)
+@compiled
 def _note(log, num_log, what, node, value):  # type: ignore[no-untyped-def]
     """Log an old value."""
     row = num_log[0]
@@ -175,7 +174,7 @@ def _note(log, num_log, what, node, value):  # type: ignore[no-untyped-def]
     num_log[0] = row + 1
 
 
-@njit(cache=True)
+@compiled
 def _choose(net, state, deadline, node, option):  # type: ignore[no-untyped-def]
     """Change a node's option and update starts after and ends before it, logging old values."""
     pred_ptr, pred, succ_ptr, succ = net.pred_ptr, net.pred, net.succ_ptr, net.succ
@@ -232,7 +231,7 @@ def _choose(net, state, deadline, node, option):  # type: ignore[no-untyped-def]
         v -= 1
 
 
-@njit(cache=True)
+@compiled
 def _undo(net, state):  # type: ignore[no-untyped-def]
     """Restore what the log holds, newest first, and empty it."""
     chosen, duration, es, le = state.chosen, state.duration, state.es, state.le
@@ -250,7 +249,7 @@ def _undo(net, state):  # type: ignore[no-untyped-def]
     num_log[0] = 0
 
 
-@njit(cache=True)
+@compiled
 def _fill_touched(net, state, deadline, seed):  # type: ignore[no-untyped-def]
     """Fill the slack of the nodes in the log, best rate first, the seed last. Returns joules."""
     time, energy, slower_vertex, last = net.time, net.energy, net.slower_vertex, net.last
@@ -292,7 +291,7 @@ def _fill_touched(net, state, deadline, seed):  # type: ignore[no-untyped-def]
     return gain
 
 
-@njit(cache=True)
+@compiled
 def _exchange(net, state, deadline, node, target):  # type: ignore[no-untyped-def]
     """Speed a node up to an option and fill the slack; returns whether the energy fell."""
     cost = net.energy[target] - net.energy[state.chosen[node]]
@@ -301,7 +300,7 @@ def _exchange(net, state, deadline, node, target):  # type: ignore[no-untyped-de
     return gain > cost + 1e-12 * abs(cost)
 
 
-@njit(cache=True)
+@compiled
 def _tolerance(net, chosen, price):  # type: ignore[no-untyped-def]
     """Half of what rounding lost per node: energy + price x time above its least."""
     first, last, time, energy = net.first, net.last, net.time, net.energy
@@ -314,7 +313,7 @@ def _tolerance(net, chosen, price):  # type: ignore[no-untyped-def]
     return 0.5 * lost / len(chosen)
 
 
-@njit(cache=True)
+@compiled
 def _improve(net, chosen, deadline, price, depth, max_exchanges):  # type: ignore[no-untyped-def]
     """Fill, then exchange until nothing changes; `chosen` is changed in place."""
     first, last, time, energy = net.first, net.last, net.time, net.energy
@@ -350,18 +349,18 @@ def _improve(net, chosen, deadline, price, depth, max_exchanges):  # type: ignor
             time, energy, slower_vertex, chosen[v], last[v], le[v] - es[v] - duration[v]
         )
         if option != chosen[v]:
-            size = _push(heap_key, heap_node, size, -rate, v)
+            size = push(heap_key, heap_node, size, -rate, v)
     while size > 0:
         key = heap_key[0]
         v = heap_node[0]
-        size = _drop_first(heap_key, heap_node, size)
+        size = drop_first(heap_key, heap_node, size)
         option, rate = _best_move(
             time, energy, slower_vertex, chosen[v], last[v], le[v] - es[v] - duration[v]
         )
         if option == chosen[v]:
             continue
         if -rate > key:
-            size = _push(heap_key, heap_node, size, -rate, v)
+            size = push(heap_key, heap_node, size, -rate, v)
             continue
         _choose(net, state, deadline, v, option)
         state.num_log[0] = 0
@@ -369,7 +368,7 @@ def _improve(net, chosen, deadline, price, depth, max_exchanges):  # type: ignor
             time, energy, slower_vertex, chosen[v], last[v], le[v] - es[v] - duration[v]
         )
         if option != chosen[v]:
-            size = _push(heap_key, heap_node, size, -rate, v)
+            size = push(heap_key, heap_node, size, -rate, v)
     # Exchange, around what changed last.
     if max_exchanges == 0:
         return
