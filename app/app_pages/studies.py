@@ -9,6 +9,7 @@ from app.components import workload_form
 from app.components.example import offer_first_study
 from app.components.frame import escape, guarded
 from app.components.tables import table_height
+from app.components.text import small
 from app.wording import age, plural, source_words
 from kareus.errors import KareusError
 from kareus.service import StudySummary
@@ -31,7 +32,7 @@ def show() -> None:
     failure = st.session_state.pop(_FAILURE, None)
     if failure is not None:
         st.error(escape(failure), icon=":material/error:")
-    actions = st.container(horizontal=True, vertical_alignment="center", height=44, border=False)
+    actions = st.container(horizontal=True, vertical_alignment="center")
     event = st.dataframe(
         _table(studies),
         key=_TABLE,
@@ -123,6 +124,8 @@ def _draw_actions(study: StudySummary) -> None:
     if st.button("Delete", type="tertiary", icon=":material/delete:", key="delete"):
         _confirm_deletion(study)
     st.markdown(f"**{escape(study.name)}**", width="content")
+    if study.error:
+        small(f":material/error: {escape(study.error)}", "red")
 
 
 def _copy(study: str, state: str) -> None:

@@ -24,7 +24,7 @@ _LAST = {
     "Jobs": ".st-key-example button",
     "Frontier": ".st-key-frontier_table canvas",
     "Plan": ".st-key-download_plan button",
-    "Partitions": ".st-key-convergence svg",
+    "Partitions": ".st-key-partition_chart svg",
     "Machine": ".st-key-import button",
 }
 _MARKS = ".st-key-frontier_chart svg g.mark-symbol path[aria-label*='Method: Kareus']"
