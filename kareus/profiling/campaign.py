@@ -248,12 +248,13 @@ class _Campaign:
             queue.SimpleQueue()
         )
         self._stop = threading.Event()
+        self._sources: list[MeasuredSource] = []
 
     def run(self, groups: Sequence[tuple[Device, ...] | None]) -> None:
         """Measure everything; results are written by this thread.
 
         Raises:
-            DeviceError: A group failed; the others stopped after what they were measuring.
+            DeviceError: A group failed; the others were stopped.
         """
         threads = [
             threading.Thread(target=self._measure, args=(devices,), name=f"ranks-{number}")
@@ -270,15 +271,23 @@ class _Campaign:
                     running -= 1
                 elif isinstance(result, BaseException):
                     failure = failure or result
-                    self._stop.set()
+                    self._abort()
                 else:
                     self._take(result)
+        except BaseException:
+            self._abort()
+            raise
         finally:
-            self._stop.set()
             for thread in threads:
                 thread.join()
         if failure is not None:
             raise failure
+
+    def _abort(self) -> None:
+        """Stop all groups; what they are measuring is lost, what they measured is written."""
+        self._stop.set()
+        for source in self._sources:
+            source.abort()
 
     def _take(self, result: Measurement | FailedMeasurement) -> None:
         self.recorder.write(result)
@@ -310,6 +319,7 @@ class _Campaign:
                 check=False,
                 seed=self._seed,
             ) as source:
+                self._sources.append(source)
                 while not self._stop.is_set():
                     try:
                         partition, configurations = self._waiting.get_nowait()

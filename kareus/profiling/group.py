@@ -130,6 +130,12 @@ class RankGroup:
         self._channel = None
         self._resources.close()
 
+    def abort(self) -> None:
+        """Kill the ranks at once; whoever waits for them, in whatever thread, gets an error."""
+        for rank in self._ranks():
+            with contextlib.suppress(psutil.Error):
+                rank.kill()
+
     def _start(self, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
         with (self._folder / _LOG_FILE).open("wb") as log:
             return subprocess.Popen(

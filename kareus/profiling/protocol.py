@@ -81,7 +81,6 @@ class Reply:
 SETUP = TypeAdapter(Setup)
 REQUEST = TypeAdapter(Request)
 REPLY = TypeAdapter(Reply)
-READING = TypeAdapter(RankReading)
 
 
 class Channel:

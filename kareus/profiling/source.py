@@ -89,6 +89,7 @@ class MeasuredSource:
         self._keeper: ClockKeeper | None = None
         self._devices: tuple[Device, ...] = ()
         self._locked_mhz: int | None = None
+        self._aborted = False
         self._resources = contextlib.ExitStack()
         # Also where nobody closes it: at the end of the process at the latest.
         self._finalizer = weakref.finalize(self, self._resources.close)
@@ -161,6 +162,13 @@ class MeasuredSource:
         """Stop the ranks and release the clocks; measuring again starts anew."""
         self._group = self._keeper = self._locked_mhz = None
         self._resources.close()
+
+    def abort(self) -> None:
+        """End a measurement that runs in another thread, which then gets a `DeviceError`."""
+        self._aborted = True
+        group = self._group
+        if group is not None:
+            group.abort()
 
     def _measure(
         self, partition: Partition, configuration: Configuration, repeat: int
@@ -236,6 +244,8 @@ class MeasuredSource:
                 seed=self._seed,
             )
         )
+        if self._aborted:
+            raise DeviceError("the measurement was aborted")
         return self._group
 
     def _lock(self, clock_mhz: int, *, again: bool) -> None:

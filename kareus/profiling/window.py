@@ -8,6 +8,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,7 @@ from kareus.device.monitor import DeviceMonitor
 from kareus.profiling.trial import RankReading
 
 _NUM_PARTS = 10
+_NUM_ATTEMPTS, _LEAST_SHARE = 3, 0.7
 
 
 class Synchroniser:
@@ -83,7 +85,33 @@ def measure_window(
         processors: The processors' energy counter; None if not read.
     """
     warmed_s, per_execution_s = _warm_up(run, device, synchroniser, warmup_s)
-    wanted = max(1, math.ceil(window_s / per_execution_s))
+    for _ in range(_NUM_ATTEMPTS):
+        reading = _window(
+            run,
+            device=device,
+            synchroniser=synchroniser,
+            wanted=max(1, math.ceil(window_s / per_execution_s)),
+            monitor=monitor,
+            processors=processors,
+        )
+        # While warming up it may still have been slow: a window too short tells better.
+        per_execution_s = reading.time_s
+        short = reading.time_s * reading.num_executions < _LEAST_SHARE * window_s
+        if not synchroniser.agree(int(short)):
+            break
+    return replace(reading, warmup_s=warmed_s)
+
+
+def _window(
+    run: Callable[[], None],
+    *,
+    device: torch.device,
+    synchroniser: Synchroniser,
+    wanted: int,
+    monitor: DeviceMonitor | None,
+    processors: ProcessorCounter | None,
+) -> RankReading:
+    """One window of about so many executions."""
     per_part = synchroniser.agree(max(1, math.ceil(wanted / min(_NUM_PARTS, wanted))))
     num_parts = synchroniser.agree(max(1, math.ceil(wanted / per_part)))
     marks = _Marks(device)
@@ -105,7 +133,7 @@ def measure_window(
         time_s=statistics.fmean(parts_s),
         time_spread_s=statistics.stdev(parts_s) if len(parts_s) > 1 else None,
         num_executions=num_parts * per_part,
-        warmup_s=warmed_s,
+        warmup_s=0.0,
         window=window,
         processor_energy_j=end_j - start_j if start_j is not None and end_j is not None else None,
     )

@@ -15,6 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -30,7 +31,6 @@ from kareus.errors import ConfigError, KareusError
 from kareus.execute.parallel import ParallelGroups, build_mesh
 from kareus.execute.partition_runner import PartitionRunner
 from kareus.profiling.protocol import (
-    READING,
     REPLY,
     REQUEST,
     SETUP,
@@ -123,7 +123,7 @@ class Rank:
             processors=self._processors,
         )
         applied = self._runner.applies_allocation
-        return _with_allocation(reading, applied), None
+        return replace(reading, allocation_applied=applied), None
 
     def _static_power(self, window_s: float) -> RankReading | None:
         """Watch this GPU while it is blocked on a receive; rank 0 keeps the others waiting."""
@@ -173,11 +173,6 @@ def _gpu() -> torch.device:
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     torch.cuda.set_device(device)
     return device
-
-
-def _with_allocation(reading: RankReading, applied: bool) -> RankReading:
-    fields = READING.dump_python(reading)
-    return READING.validate_python({**fields, "allocation_applied": applied})
 
 
 @contextlib.contextmanager
