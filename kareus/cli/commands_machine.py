@@ -1,12 +1,13 @@
 """Commands about data and the machine: import, validate, calibrate, doctor."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
 from kareus.cli.options import database_option, json_option, settings_from, workload_options
-from kareus.cli.output import print_json, print_table
+from kareus.cli.output import counter, print_json, print_table
 from kareus.errors import ConfigError
 from kareus.service import Service
 
@@ -125,10 +126,21 @@ def calibrate(
 
 
 @click.command()
+@click.option("--release-clocks", is_flag=True, help="Reset GPU clocks that were left locked.")
 @database_option
 @json_option
-def doctor(service: Service, as_json: bool) -> None:
+def doctor(service: Service, release_clocks: bool, as_json: bool) -> None:
     """Say what this machine can do, and the remedy for what it lacks."""
+    if release_clocks:
+        released = service.release_clocks()
+        if as_json:
+            print_json([asdict(one) for one in released])
+        else:
+            print_table(
+                ("GPU", "model", "released", "why"),
+                [(one.index, one.name, one.released, one.reason) for one in released],
+            )
+        return
     checks = service.doctor()
     if as_json:
         print_json([check.as_document() for check in checks])
@@ -139,4 +151,80 @@ def doctor(service: Service, as_json: bool) -> None:
     )
 
 
-COMMANDS = (import_, validate, calibrate, doctor)
+@click.command()
+@workload_options()
+@click.option("--partition", "partitions", multiple=True, help="A unit to measure (default: all).")
+@click.option(
+    "--device", type=click.Choice(["cuda", "cpu"]), help="What to measure on (default: cuda)."
+)
+@click.option("--budget", type=int, help="Configurations per unit (default: 24).")
+@click.option(
+    "--window",
+    "window_s",
+    type=float,
+    default=5.0,
+    show_default=True,
+    help="Measuring window (s).",
+)
+@click.option(
+    "--cooldown",
+    "cooldown_s",
+    type=float,
+    default=5.0,
+    show_default=True,
+    help="Rest before each measurement (s).",
+)
+@click.option("--static-power", is_flag=True, help="Measure the power while blocked, nothing else.")
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), help="Folder for the records."
+)
+@json_option
+def profile(
+    partitions: tuple[str, ...],
+    device: str | None,
+    budget: int | None,
+    window_s: float,
+    cooldown_s: float,
+    static_power: bool,
+    out: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Measure a workload's partitions on this machine and write the records down."""
+    service, settings = Service(), settings_from(options)
+    if static_power:
+        ranks = max(settings.tp * settings.cp, 2)
+        found = service.measure_static_power(num_gpus=ranks, window_s=window_s)
+        if as_json:
+            print_json(found.as_document())
+        else:
+            click.echo(f"Static power: {found.static_power_w:.1f} W")
+        return
+    if out is None:
+        raise ConfigError("name a folder for the records: --out DIR")
+    with counter() as show:
+        report = service.profile(
+            settings,
+            partitions=partitions,
+            device=device,
+            budget=budget,
+            window_s=window_s,
+            cooldown_s=cooldown_s,
+            out=out,
+            on_progress=None if as_json else lambda one: show(one.partition, one.done, one.total),
+        )
+    document = report.as_document()
+    if as_json:
+        print_json(document)
+        return
+    print_table(
+        ("partition", "measurements", "energy from"),
+        [
+            (name, found["measurements"], found["energy_source"])
+            for name, found in document["partitions"].items()
+        ],
+    )
+    click.echo(f"Records written to {document['folder']}")
+
+
+COMMANDS = (import_, validate, calibrate, doctor, profile)

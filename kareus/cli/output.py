@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import click
@@ -70,3 +70,23 @@ def progress_bars() -> Iterator[service.ProgressCallback]:
     finally:
         if tasks:
             bars.stop()
+
+
+@contextmanager
+def counter() -> Iterator[Callable[[str, int, int], None]]:
+    """Show one bar with the name of what is measured, on standard error, while the block runs."""
+    columns = (TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn())
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    task: list[TaskID] = []
+
+    def show(name: str, done: int, total: int) -> None:
+        bar.start()
+        if not task:
+            task.append(bar.add_task(name, total=total))
+        bar.update(task[0], description=name, completed=done, total=total)
+
+    try:
+        yield show
+    finally:
+        if task:
+            bar.stop()

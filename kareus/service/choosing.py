@@ -12,7 +12,7 @@ from kareus.search.budget import BudgetKind, minimum_measurements, parse_budget,
 from kareus.search.loop import SearchKind
 from kareus.service.views import Assessment, Uncertainty
 from kareus.study.request import StudyRequest
-from kareus.study.sources import calibration_of
+from kareus.study.sources import calibration_of, gpu_resources
 from kareus.workload.build import Finding, Severity, check_workload
 from kareus.workload.memory import estimate_memory
 from kareus.workload.models import load_model_from_text
@@ -142,6 +142,11 @@ def _check_request(request: StudyRequest, workload: Workload | None) -> list[Fin
                 "(kareus import makes one) or a path",
             )
         )
+    if workload is not None:
+        try:
+            gpu_resources(request, workload)
+        except KareusError as error:
+            found.append(_error("source", str(error)))
     if request.transfer and request.search != SearchKind.KAREUS.value:
         found.append(_error("transfer", "starting from other studies needs search 'kareus'"))
     if workload is not None:

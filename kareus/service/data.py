@@ -1,9 +1,13 @@
 """Use cases about data and the machine: import, validation, calibration, doctor."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from kareus.device.clocks import ReleasedClock, release_clocks
+from kareus.profiling.campaign import ProfileProgress, ProfileReport, profile
 from kareus.profiling.replay import read_recorded
+from kareus.profiling.static_power import StaticPower, measure_static_power
 from kareus.service import doctor, trust
 from kareus.service.base import Base
 from kareus.service.views import DoctorCheck, ImportRefusal, ImportReport, document_of
@@ -69,3 +73,56 @@ class DataUseCases(Base):
     def doctor(self) -> list[DoctorCheck]:
         """Return what this machine can do."""
         return doctor.examine(self._database)
+
+    def preflight(self, settings: WorkloadSettings) -> list[DoctorCheck]:
+        """Return, line by line, whether this machine can measure a workload.
+
+        Raises:
+            ConfigError: The settings are no workload.
+        """
+        return doctor.measuring_checks(build_workload(settings))
+
+    def release_clocks(self) -> list[ReleasedClock]:
+        """Reset the clocks of all GPUs but those a living process holds.
+
+        Raises:
+            DeviceError: There is no NVIDIA driver.
+        """
+        return list(release_clocks())
+
+    def profile(
+        self,
+        settings: WorkloadSettings,
+        *,
+        partitions: Sequence[str],
+        device: str | None,
+        budget: int | None,
+        window_s: float,
+        cooldown_s: float,
+        out: Path,
+        on_progress: Callable[[ProfileProgress], None] | None = None,
+    ) -> ProfileReport:
+        """Measure partitions of a workload on this machine and write them down under `out`.
+
+        Raises:
+            ConfigError: The settings or an option cannot be.
+            DeviceError: The machine fails the preflight, or measuring failed.
+        """
+        return profile(
+            build_workload(settings),
+            partitions=partitions,
+            device=device,
+            budget=budget,
+            window_s=window_s,
+            cooldown_s=cooldown_s,
+            out=out,
+            on_progress=on_progress,
+        )
+
+    def measure_static_power(self, *, num_gpus: int, window_s: float) -> StaticPower:
+        """Measure the power of GPUs blocked on communication.
+
+        Raises:
+            DeviceError: There are fewer than two GPUs, or their energy cannot be measured.
+        """
+        return measure_static_power(num_gpus=num_gpus, window_s=window_s)

@@ -6,6 +6,8 @@ import platform
 from pathlib import Path
 
 import kareus
+from kareus.core.workload import Workload
+from kareus.device.preflight import preflight
 from kareus.errors import KareusError
 from kareus.service.views import DoctorCheck
 from kareus.store import Store
@@ -26,7 +28,32 @@ def versions() -> dict[str, object]:
 
 def examine(database: Path | None) -> list[DoctorCheck]:
     """Return one check per thing a study or a training job may need."""
-    return [_database(database), _processor()]
+    return [_database(database), _processor(), _torch(), *measuring_checks()]
+
+
+def measuring_checks(workload: Workload | None = None) -> list[DoctorCheck]:
+    """Return what measuring needs of this machine's GPUs: set, read back and reset a clock, ...
+
+    Args:
+        workload: What would be measured; None for nothing in particular.
+    """
+    checks = (
+        preflight()
+        if workload is None
+        else preflight(
+            num_gpus=workload.parallelism.tp * workload.parallelism.cp,
+            model=workload.gpu.name,
+            clocks_mhz=workload.gpu.clocks_mhz,
+            static_power_w=workload.gpu.static_power_w,
+            static_power_measured=workload.gpu.static_power_measured,
+        )
+    )
+    return [
+        DoctorCheck(
+            name=check.name, state=check.state.value, found=check.found, remedy=check.remedy
+        )
+        for check in checks
+    ]
 
 
 def _database(path: Path | None) -> DoctorCheck:
@@ -50,4 +77,27 @@ def _processor() -> DoctorCheck:
         name="Processor",
         state="ok",
         found=f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
+    )
+
+
+def _torch() -> DoctorCheck:
+    """Torch, and which collective backends it was built with."""
+    # Slow to load, and only this check needs it.
+    from kareus.execute.parallel import collective_backends
+
+    try:
+        backends = collective_backends()
+    except ImportError as error:
+        return DoctorCheck(
+            name="torch",
+            state="missing",
+            found=str(error),
+            remedy="install torch 2.9 or newer",
+        )
+    without = "nccl" not in backends
+    return DoctorCheck(
+        name="torch",
+        state="warning" if without else "ok",
+        found=f"{importlib.metadata.version('torch')} with {', '.join(backends)}",
+        remedy="training on GPUs needs a CUDA build of torch (NCCL)" if without else None,
     )

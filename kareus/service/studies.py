@@ -23,6 +23,7 @@ from kareus.store import PlanSummary as StoredSummary
 from kareus.study.documents import request_of, study_document, workload_of
 from kareus.study.request import StudyRequest
 from kareus.study.runner import StudyResult
+from kareus.study.sources import gpu_resources
 from kareus.workload.gpus import GPUS, load_gpu
 from kareus.workload.models import CATALOGUE, load_model
 
@@ -75,7 +76,7 @@ class StudyUseCases(Base):
             ConfigError: The request has an error; nothing is stored then.
         """
         study = self._create(request)
-        job = self.manager.submit(_JOB_KIND, study=study)
+        job = self.manager.submit(_JOB_KIND, study=study, resources=self._resources(study))
         return JobHandle(job=job.id, study=study)
 
     def run(
@@ -88,7 +89,9 @@ class StudyUseCases(Base):
             CancelledError: It was interrupted.
         """
         study = self._create(request)
-        result = self.manager.run_here(_JOB_KIND, study=study, on_progress=on_progress)
+        result = self.manager.run_here(
+            _JOB_KIND, study=study, resources=self._resources(study), on_progress=on_progress
+        )
         assert isinstance(result, StudyResult)
         return result
 
@@ -320,6 +323,11 @@ class StudyUseCases(Base):
             versions=doctor.versions(),
         )
         return record.id
+
+    def _resources(self, study: str) -> tuple[str, ...]:
+        """The GPUs a study measures on: two studies on one would spoil each other's energy."""
+        record = self.store.study(study)
+        return gpu_resources(request_of(record), workload_of(record))
 
     def _schedule(self, ref: str, number: int, method: Method) -> tuple[Schedule, float]:
         """The schedule of a plan, and what it costs above the next slower plan."""

@@ -35,7 +35,7 @@ from kareus.study.documents import study_document
 from kareus.study.measuring import Measuring, Recorder
 from kareus.study.request import StudyRequest
 from kareus.study.runner import StudyContext, run_study
-from kareus.study.sources import make_source, simulator_extrapolates
+from kareus.study.sources import open_source, simulator_extrapolates
 from kareus.workload.layouts import (
     DEFAULT_CPS,
     DEFAULT_MICROBATCH_SIZES,
@@ -224,27 +224,21 @@ class Explorer:
         store = self._context.store
         partitions, recipes = build_partitions(workload), build_recipes(workload)
         static_power_w = workload.gpu.static_power_w
-        recorder = Recorder(
-            store,
-            study,
-            make_source(request, workload, partitions, store),
-            seed=request.seed,
-            check=self._context.check,
-        )
-        options = Measuring(
-            recorder,
-            partitions,
-            recipes,
-            num_microbatches=workload.num_microbatches,
-            budget=parse_budget(request.budget),
-            search=SearchKind(request.search),
-            seed=request.seed,
-            static_power_w=static_power_w,
-            priors={},
-            store=store,
-            study=study,
-            progress=lambda _: None,
-        ).run_baselines()
+        with open_source(request, workload, partitions, store) as source:
+            options = Measuring(
+                Recorder(store, study, source, seed=request.seed, check=self._context.check),
+                partitions,
+                recipes,
+                num_microbatches=workload.num_microbatches,
+                budget=parse_budget(request.budget),
+                search=SearchKind(request.search),
+                seed=request.seed,
+                static_power_w=static_power_w,
+                priors={},
+                store=store,
+                study=study,
+                progress=lambda _: None,
+            ).run_baselines()
         composed = compose_methods(recipes, partitions, options, static_power_w=static_power_w)
         pipeline = build_pipeline(request.order, workload.parallelism.pp, workload.num_microbatches)
         gpus = workload.parallelism.gpus_per_stage

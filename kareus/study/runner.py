@@ -17,7 +17,7 @@ from kareus.search.loop import SearchKind
 from kareus.store import Phase, Progress, SearchRecord, Store
 from kareus.study.measuring import Measuring, Recorder
 from kareus.study.request import StudyRequest
-from kareus.study.sources import make_source
+from kareus.study.sources import open_source
 from kareus.study.transfer import find_priors
 from kareus.workload.build import split_layers
 from kareus.workload.partitions import build_partitions, build_recipes
@@ -76,37 +76,34 @@ def run_study(
     partitions = build_partitions(workload)
     recipes = build_recipes(virtual_stages(workload, request.num_chunks))
     static_power_w = workload.gpu.static_power_w
-    recorder = Recorder(
-        store,
-        study,
-        make_source(request, workload, partitions, store),
-        seed=request.seed,
-        check=context.check,
-    )
-    priors, notes = find_priors(store, study, request, workload, partitions)
-    measuring = Measuring(
-        recorder,
-        partitions,
-        recipes,
-        num_microbatches=workload.num_microbatches,
-        budget=parse_budget(request.budget),
-        search=SearchKind(request.search),
-        seed=request.seed,
-        static_power_w=static_power_w,
-        priors=priors,
-        store=store,
-        study=study,
-        progress=context.progress,
-    )
+    notes: list[str] = []
     # Options are stored once measuring is complete: a study that was stopped later, or that plans
     # again from another's measurements, goes on from them.
     options = store.load_options(study)
+    measured = sum(store.count_measurements(study).values())
+    last = Progress(phase=Phase.MEASURING, done=measured, planned=measured)
     if not options:
-        options = measuring.run()
+        with open_source(request, workload, partitions, store) as source:
+            priors, notes = find_priors(store, study, request, workload, partitions)
+            measuring = Measuring(
+                Recorder(store, study, source, seed=request.seed, check=context.check),
+                partitions,
+                recipes,
+                num_microbatches=workload.num_microbatches,
+                budget=parse_budget(request.budget),
+                search=SearchKind(request.search),
+                seed=request.seed,
+                static_power_w=static_power_w,
+                priors=priors,
+                store=store,
+                study=study,
+                progress=context.progress,
+            )
+            options = measuring.run()
         notes += measuring.notes
         store.save_options(study, options)
-    last = measuring.last_progress
-    _LOGGER.info("study %s: %d results, composing", study, recorder.num_results)
+        last = measuring.last_progress
+    _LOGGER.info("study %s: %d results, composing", study, last.done)
     context.check()
     context.progress(_in_phase(last, Phase.COMPOSING))
     composed = compose_methods(recipes, partitions, options, static_power_w=static_power_w)
@@ -153,7 +150,7 @@ def run_study(
         )
     context.progress(_in_phase(last, Phase.FINISHED))
     _LOGGER.info("study %s: done", study)
-    return StudyResult(study=study, measurements=recorder.num_results, compare=compare)
+    return StudyResult(study=study, measurements=last.done, compare=compare)
 
 
 def virtual_stages(workload: Workload, num_chunks: int) -> Workload:
