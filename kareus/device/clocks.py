@@ -38,6 +38,7 @@ class ClockKeeper:
         self._watchdog: Watchdog | None = None
         self._claimed: list[Device] = []
         self._untouched: set[str] = set()
+        self._supported_mhz: dict[str, tuple[int, ...]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -79,7 +80,10 @@ class ClockKeeper:
         """
         devices = self._devices if only is None else (only,)
         for device in devices:
-            supported_mhz = device.supported_clocks_mhz()
+            # A clock may change with every instruction of a training step: ask the GPU once.
+            if device.uuid not in self._supported_mhz:
+                self._supported_mhz[device.uuid] = device.supported_clocks_mhz()
+            supported_mhz = self._supported_mhz[device.uuid]
             if clock_mhz not in supported_mhz:
                 near = sorted(supported_mhz, key=lambda mhz: abs(mhz - clock_mhz))[:2]
                 raise DeviceError(
@@ -88,7 +92,8 @@ class ClockKeeper:
                 )
         self.claim()
         for device in devices:
-            self._registry.note_clock(device.uuid, self._owner, clock_mhz)
+            if device.uuid in self._untouched:
+                self._registry.note_clock(device.uuid, self._owner, clock_mhz)
             try:
                 device.lock_clock(clock_mhz)
             except ClockPermissionError:

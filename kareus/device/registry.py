@@ -66,7 +66,7 @@ class ClockClaim:
         index: Its number for the driver when it was claimed.
         owner: The process that locks its clock.
         watchdog: The process that resets it should the owner end; None before there is one.
-        clock_mhz: What it was last locked to; None if it was not locked yet.
+        clock_mhz: What it was first locked to; None if it was not locked yet.
         since_s: When it was claimed, seconds since the epoch.
     """
 
@@ -85,7 +85,7 @@ class ClockClaim:
     def describe(self) -> str:
         """Return what is known of it in words."""
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since_s))
-        locked = f", locked to {self.clock_mhz} MHz" if self.clock_mhz is not None else ""
+        locked = f", locked (first to {self.clock_mhz} MHz)" if self.clock_mhz is not None else ""
         return f"GPU {self.index}: held by process {self.owner.pid} since {since}{locked}"
 
 
