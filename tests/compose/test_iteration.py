@@ -14,6 +14,7 @@ from kareus.core.partition import Direction
 from kareus.core.pipeline import Pipeline, PipelineOrder, build_pipeline, one_f_one_b
 from kareus.core.plan import Method
 from kareus.errors import ConfigError
+from tests.benchmarks.solver_instances import STATIC_POWER_W, synthetic_options
 from tests.compose.linear_oracle import least_effective_energy_j
 from tests.compose.synthetic import option, random_options
 
@@ -246,3 +247,47 @@ def test_bad_input_is_refused() -> None:
     del options[1, Direction.BACKWARD]
     with pytest.raises(ConfigError, match="stage 1 has no options for its backward"):
         solve_iteration(pipeline, options, static_power_w=STATIC_W, method=Method.KAREUS)
+
+
+@pytest.mark.parametrize(("shape", "most_pct"), [((2, 8), 0.15), ((4, 16), 0.18), ((8, 32), 0.18)])
+def test_gaps_on_the_benchmark_instances(shape, most_pct) -> None:
+    plans = solve_iteration(
+        one_f_one_b(*shape),
+        synthetic_options(shape[0], 0),
+        static_power_w=STATIC_POWER_W,
+        method=Method.KAREUS,
+    )
+    assert 100 * np.mean([plan.gap for plan in plans]) <= most_pct
+
+
+def test_without_static_power_the_slowest_plan_is_the_most_frugal() -> None:
+    pipeline = one_f_one_b(2, 4)
+    options = random_options(pipeline.kinds, 8, 1)
+    plans = solve_iteration(pipeline, options, static_power_w=0.0, method=Method.KAREUS)
+    assert plans[-1].pipeline_energy_j == pytest.approx(
+        sum(options[kind][-1].effective_energy_j for kind in pipeline.kinds)
+    )
+
+
+def test_equal_times_and_negative_energies_are_survived() -> None:
+    pipeline = one_f_one_b(2, 3)
+    own = tuple(option(t, e) for t, e in ((1.0, 5.0), (1.0, 3.0), (2.0, -4.0), (3.0, -4.0)))
+    plans = solve_iteration(
+        pipeline, dict.fromkeys(pipeline.kinds, own), static_power_w=0.1, method=Method.KAREUS
+    )
+    assert plans[0].iteration_time_s == 8.0
+    assert {o for plan in plans for stage in plan.choices for o in stage} <= {own[1], own[2]}
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e3])
+def test_very_short_and_very_long_instructions(scale) -> None:
+    pipeline = one_f_one_b(2, 4)
+    options = {
+        kind: tuple(option(o.time_s * scale, o.effective_energy_j) for o in own)
+        for kind, own in random_options(pipeline.kinds, 10, 2).items()
+    }
+    plans = solve_iteration(
+        pipeline, options, static_power_w=STATIC_W / scale, method=Method.KAREUS, num_plans=10
+    )
+    assert len(plans) > 3
+    assert all(plan.gap is not None and -1e-9 <= plan.gap < 0.05 for plan in plans)
