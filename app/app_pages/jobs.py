@@ -138,10 +138,10 @@ def _sentence(job: JobView) -> str:
     if job.state == "done":
         return f"Finished after {count(job.measurements)} measurements"
     if job.finished:
-        return (
-            f"{str(job.state).capitalize()} after {count(job.measurements)} of "
-            f"{count(job.planned)} measurements"
-        )
+        ended = str(job.state).capitalize()
+        if job.planned is None:
+            return f"{ended} before the first measurement"
+        return f"{ended} after {count(job.measurements)} of {count(job.planned)} measurements"
     if job.state == "queued":
         return job.message or "Waiting for a job before it"
     phase = _PHASES.get(str(job.phase), str(job.phase).capitalize())
