@@ -237,6 +237,7 @@ def _draw_table(jobs: Sequence[JobView], chosen: JobView) -> None:
             }
         ),
         key=_TABLE,
+        placeholder=DASH,
         height=table_height(len(jobs), at_most=5),
         hide_index=True,
         on_select=lambda: _open(jobs),

@@ -3,11 +3,14 @@
 import streamlit as st
 
 from app import navigation, url
-from app.backend import study_summaries
+from app.backend import study_detail, study_summaries
 from app.components.example import offer_first_study
+from app.components.frame import escape
 from app.components.marks import source_mark
 from app.components.text import quiet
+from app.wording import age, in_words, plural
 from kareus.errors import NotFoundError
+from kareus.report.format import percent
 from kareus.service import StudySummary
 
 _KEY = "study_choice"
@@ -55,10 +58,31 @@ def choose_study(*, needs_plans: bool = True) -> StudySummary | None:
         study = by_id[wanted]
         source_mark(study.source, extrapolated=study.extrapolated)
         quiet(study.workload_line, width="content")
+        with st.popover("About", type="tertiary", icon=":material/info:", key="about"):
+            _draw_about(study)
     if needs_plans and study.state != "done":
         _lead_to_job(study)
         return None
     return study
+
+
+def _draw_about(study: StudySummary) -> None:
+    """How the study came about, and what it assumes."""
+    detail = study_detail(study.id, study.state)
+    request = detail.request
+    st.markdown(
+        f"**{escape(study.id)}**, started {age(study.created)}  \n"
+        f"{plural(detail.measurements, 'measurement')}, budget {escape(request.budget)}, "
+        f"seed {request.seed}"
+    )
+    if detail.uncertainty is not None:
+        quiet(
+            f"Extrapolated: times to about {percent(100 * detail.uncertainty.time)}, energies to "
+            f"about {percent(100 * detail.uncertainty.energy)}"
+        )
+    for note in detail.notes:
+        quiet(escape(in_words(note)))
+    quiet(escape(", ".join(f"{name} {version}" for name, version in detail.versions.items())))
 
 
 def _apply_choice() -> None:

@@ -145,3 +145,9 @@ def test_what_a_run_costs_follows_the_url(study: str, open_page: Opener) -> None
     said = words(open_page("frontier", tokens="500", price="0", carbon="0"))
     assert "A run of 500 billion tokens" in said
     assert "0.00\u2009USD" in said
+
+
+def test_the_studys_assumptions_are_at_hand(study: str, open_page: Opener) -> None:
+    said = words(open_page("frontier"))
+    assert "The head's weights are tied to the embedding's." in said
+    assert "1\u2009296 measurements, budget published, seed 0" in said
