@@ -3,6 +3,7 @@
 Bounded nonlinear least squares with physical priors. Residuals: log(predicted / recorded) of each
 plan's time and energy over `PLAN_ERROR`, softened (pseudo-Huber) so that a few odd plans do not
 bend the model; the same of the ratio nanobatching / sequential at each workload's fastest plans;
+the imbalance of the stages at the recorded clocks (a planner slows each down to fill the cycle);
 those of a sweep's points, weighted as `SWEEP_WEIGHT` plans in all; and (value - prior) / width of
 each parameter. Deterministic.
 """
@@ -49,6 +50,9 @@ PLAN_ERROR = 0.02
 
 RATIO_ERROR = 0.01
 """Likewise of the ratio nanobatching / sequential at the fastest plans."""
+
+BALANCE_ERROR = 0.03
+"""Imbalance of the stages in the steady state that counts as much as one prior width."""
 
 SWEEP_WEIGHT = 30.0
 """A sweep counts as this many plans."""
@@ -232,14 +236,16 @@ class _Problem:
         parts = [(vectors - self.prior) / self.width]
         fastest: dict[tuple[RecordKey, Method], FloatArray] = {}
         for replay in replays:
-            time, energy = replay.predict_sets(sets)
+            values = replay.predict_sets(sets)
             errors = np.stack(
                 [
-                    np.log(time / replay.recorded_time_s),
-                    np.log(energy / replay.recorded_energy_j),
+                    np.log(values.time_s / replay.recorded_time_s),
+                    np.log(values.energy_j / replay.recorded_energy_j),
                 ],
                 axis=1,
             )
+            imbalance = values.imbalance.reshape(len(sets), -1)
+            parts.append(_soften(imbalance / BALANCE_ERROR))
             first = int(np.argmin(replay.recorded_time_s))
             fastest[replay.key, replay.method] = errors[:, :, first]
             parts.append(_soften(errors.reshape(len(sets), -1) / PLAN_ERROR))

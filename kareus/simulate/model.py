@@ -160,8 +160,11 @@ def work_terms(partition: Partition, settings: Settings, gpu: Gpu, p: Parameters
     """
     x = settings.x
     halved = partition.execution in (Execution.NANOBATCH, Execution.LEAD)
+    share = p.head_work if partition.execution is Execution.OUTSIDE else 1.0
     times = [
-        terms.operator_time_s(operator, partition.direction, x, gpu, p, halved=halved)
+        terms.operator_time_s(
+            operator, partition.direction, x, gpu, p, halved=halved, linear_work=share
+        )
         for operator in partition.operators
     ]
     computing = sum(times, np.zeros_like(x))
@@ -169,7 +172,7 @@ def work_terms(partition: Partition, settings: Settings, gpu: Gpu, p: Parameters
     for operator in partition.operators:
         num_bytes += terms.memory_bytes(operator, p)
         if operator.kind is OperatorKind.LINEAR:
-            flops += operator.flops
+            flops += operator.flops * share
         elif operator.kind is OperatorKind.ATTENTION:
             flops += operator.flops * p.attention_energy_ratio
     energy = flops * terms.flop_energy_j(x, p) + num_bytes * terms.byte_energy_j(x, p)

@@ -35,6 +35,7 @@ class Parameters:
     rope_traffic: float
     activation_traffic: float
     loss_traffic: float
+    head_work: float
     kernel_overhead_s: float
     backward_overhead_ratio: float
     overhead_clock_exponent: float
@@ -197,6 +198,14 @@ SPECS: Mapping[str, ParameterSpec] = MappingProxyType(
         ),
         "loss_traffic": _log(
             "1", "Real over counted traffic of the loss", 0.8, 0.4, (0.2, 4.0), "assumed"
+        ),
+        "head_work": _log(
+            "1",
+            "Real over counted FLOPs of the linears outside the blocks (the head)",
+            0.8,
+            0.3,
+            (0.2, 1.5),
+            "assumed",
         ),
         "kernel_overhead_s": _log(
             "s",

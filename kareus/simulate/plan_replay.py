@@ -76,11 +76,11 @@ class FrontierReplay:
 
     def predict(self, p: Parameters) -> tuple[FloatArray, FloatArray]:
         """Return predicted iteration time (s) and pipeline energy (J) of each plan."""
-        times, energies = self.predict_sets([p])
-        return times[0], energies[0]
+        values = self.predict_sets([p])
+        return values.time_s[0], values.energy_j[0]
 
-    def predict_sets(self, sets: Sequence[Parameters]) -> tuple[FloatArray, FloatArray]:
-        """Return what `predict` does for several parameter sets, shapes (sets, plans)."""
+    def predict_sets(self, sets: Sequence[Parameters]) -> "ReplayValues":
+        """Return what `predict` does for several parameter sets, and the stages' imbalance."""
         times, effective = instruction_tables(self, sets)
         durations = times[:, self.kind_index, self.clock_index]
         num_sets, num_plans, num_instructions = durations.shape
@@ -89,7 +89,63 @@ class FrontierReplay:
         ).reshape(num_sets, num_plans)
         static_w = self.pipeline.num_stages * self.gpu.static_power_w
         energies = effective[:, self.kind_index, self.clock_index].sum(axis=2)
-        return iteration_s, energies + static_w * iteration_s
+        return ReplayValues(
+            time_s=iteration_s,
+            energy_j=energies + static_w * iteration_s,
+            imbalance=_imbalance(self.pipeline, durations),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplayValues:
+    """Predictions of a frontier's plans for several parameter sets.
+
+    Attributes:
+        time_s: Iteration times, shape (sets, plans).
+        energy_j: Pipeline energies, shape (sets, plans).
+        imbalance: Log of each stage's forward + backward time of the middle microbatch over the
+            stages' geometric mean, shape (sets, plans, stages). A planner slows every stage down
+            until it fills the cycle, so recorded clocks make it nearly 0.
+    """
+
+    time_s: FloatArray
+    energy_j: FloatArray
+    imbalance: FloatArray
+
+
+_LEAST_STEADY_MICROBATCHES = 6
+
+
+def _imbalance(pipeline: Pipeline, durations_s: FloatArray) -> FloatArray:
+    """The imbalance of the stages in the steady state; 0 where a pipeline has none to speak of.
+
+    Args:
+        pipeline: The precedence graph.
+        durations_s: Shape (sets, plans, instructions).
+    """
+    num_microbatches = 1 + max(i.microbatch for i in pipeline.instructions)
+    shape = (*durations_s.shape[:2], pipeline.num_stages)
+    if num_microbatches < max(_LEAST_STEADY_MICROBATCHES, 2 * pipeline.num_stages):
+        return np.zeros(shape)
+    middle = num_microbatches // 2
+    cycle_s = np.stack(
+        [
+            durations_s[
+                :,
+                :,
+                [
+                    position
+                    for position, i in enumerate(pipeline.instructions)
+                    if i.stage == stage and i.microbatch == middle
+                ],
+            ].sum(axis=2)
+            for stage in range(pipeline.num_stages)
+        ],
+        axis=2,
+    )
+    logs = np.log(cycle_s)
+    deviation: FloatArray = logs - logs.mean(axis=2, keepdims=True)
+    return deviation
 
 
 def instruction_tables(

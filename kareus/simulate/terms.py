@@ -99,11 +99,15 @@ def operator_time_s(
     p: Parameters,
     *,
     halved: bool,
+    linear_work: float = 1.0,
 ) -> FloatArray:
-    """Return the time of an operator running alone, overhead included."""
+    """Return the time of an operator running alone, overhead included.
+
+    `linear_work` is the share of a linear's counted work that is really done.
+    """
     match operator.kind:
         case OperatorKind.LINEAR:
-            work = gemm_time_s(operator, x, gpu, p, halved=halved)
+            work = linear_work * gemm_time_s(operator, x, gpu, p, halved=halved)
         case OperatorKind.ATTENTION:
             work = attention_time_s(operator, direction, x, gpu, p)
         case _:

@@ -11,6 +11,7 @@ from kareus.core.plan import Method
 from kareus.errors import ConfigError, MeasurementError
 from kareus.simulate.calibration import calibration_for, reference_gpu
 from kareus.simulate.gains import gains, gains_table
+from kareus.simulate.parameters import prior_parameters
 from kareus.simulate.plan_replay import default_stage_layers, makespans_s
 from kareus.simulate.validate import (
     load_replays,
@@ -148,3 +149,28 @@ def test_gains_of_a_frontier_over_itself_are_none() -> None:
     better = gains([(0.5, 15.0), (1.5, 9.0)], frontier)
     assert better.iso_time == pytest.approx(0.25)
     assert better.iso_energy == pytest.approx(0.25)
+
+
+def test_stages_are_balanced_at_the_recorded_clocks() -> None:
+    # A planner slows each stage down until it fills the cycle: a model in which one stage takes
+    # much longer at those clocks has its layers, or its head, wrong.
+    gpu = reference_gpu()
+    replays = load_replays(reference_data(FRONTIERS), reference_data(FREQUENCIES), gpu)
+    parameters = [calibration_for(gpu).parameters]
+    for replay in replays:
+        imbalance = replay.predict_sets(parameters).imbalance[0]
+        assert imbalance.shape == (10, 2)
+        assert np.allclose(imbalance.sum(axis=1), 0)
+        assert np.abs(imbalance).mean() < 0.02
+
+
+def test_many_parameter_sets_give_what_each_gives_alone() -> None:
+    gpu = reference_gpu()
+    replays = load_replays(reference_data(FRONTIERS), reference_data(FREQUENCIES), gpu)
+    sets = [prior_parameters(), calibration_for(gpu).parameters]
+    for replay in replays[:2]:
+        together = replay.predict_sets(sets)
+        for i, p in enumerate(sets):
+            time, energy = replay.predict(p)
+            assert together.time_s[i] == pytest.approx(time, rel=1e-12)
+            assert together.energy_j[i] == pytest.approx(energy, rel=1e-12)
