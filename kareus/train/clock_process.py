@@ -11,9 +11,9 @@ import argparse
 import contextlib
 import json
 import os
-import select
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TextIO
@@ -27,7 +27,24 @@ SAMPLE_S = 0.1
 _INPUT, _OUTPUT = 0, 1
 
 
-def serve(device: Device, keeper: ClockKeeper, clock_mhz: int, log: TextIO) -> None:
+class ClockLog:
+    """Writes lines from two threads.
+
+    Args:
+        file: Where to.
+    """
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+
+    def write(self, **values: object) -> None:
+        """Write a line."""
+        with self._lock:
+            self._file.write(json.dumps({"time_ns": time.monotonic_ns(), **values}) + "\n")
+
+
+def serve(device: Device, keeper: ClockKeeper, clock_mhz: int, log: ClockLog) -> None:
     """Set clocks as they are asked for until the input ends.
 
     Args:
@@ -42,54 +59,45 @@ def serve(device: Device, keeper: ClockKeeper, clock_mhz: int, log: TextIO) -> N
     locked_mhz = _lock(device, keeper, clock_mhz, log)
     os.write(_OUTPUT, b"ready\n")
     rest = b""
-    next_sample_s = time.monotonic()
-    while True:
-        wait_s = max(0.0, next_sample_s - time.monotonic())
-        ready, _, _ = select.select([_INPUT], [], [], wait_s)
-        if ready:
-            received = os.read(_INPUT, 4096)
-            if not received:
-                return
-            whole = len(rest + received) // REQUEST.size * REQUEST.size
-            requests = [mhz for (mhz,) in REQUEST.iter_unpack((rest + received)[:whole])]
-            rest = (rest + received)[whole:]
-            for superseded in requests[:-1]:
-                _write(log, event="superseded", clock_mhz=superseded)
-            if requests and requests[-1] != locked_mhz:
-                locked_mhz = _lock(device, keeper, requests[-1], log)
-            elif requests:
-                _write(log, event="kept", clock_mhz=locked_mhz)
-        if time.monotonic() >= next_sample_s:
-            next_sample_s = time.monotonic() + SAMPLE_S
-            _sample(device, log)
+    while received := os.read(_INPUT, 4096):
+        rest += received
+        whole = len(rest) // REQUEST.size * REQUEST.size
+        requests = [mhz for (mhz,) in REQUEST.iter_unpack(rest[:whole])]
+        rest = rest[whole:]
+        for superseded in requests[:-1]:
+            log.write(event="superseded", clock_mhz=superseded)
+        if requests and requests[-1] != locked_mhz:
+            locked_mhz = _lock(device, keeper, requests[-1], log)
+        elif requests:
+            log.write(event="kept", clock_mhz=locked_mhz)
 
 
-def _lock(device: Device, keeper: ClockKeeper, clock_mhz: int, log: TextIO) -> int:
+def sample(device: Device, log: ClockLog, stop: threading.Event) -> None:
+    """Write down what the GPU reads until told to stop; what it does not offer is null.
+
+    In a thread of its own: no clock waits for a reading.
+    """
+    while not stop.is_set():
+        readings: dict[str, object] = {}
+        for name, read in (
+            ("clock_mhz", device.clock_mhz),
+            ("power_w", device.power_w),
+            ("temperature_c", device.temperature_c),
+            ("throttle_reasons", device.throttle_reasons),
+        ):
+            try:
+                readings[name] = read()
+            except DeviceError:
+                readings[name] = None
+        log.write(event="sample", **readings)
+        stop.wait(SAMPLE_S)
+
+
+def _lock(device: Device, keeper: ClockKeeper, clock_mhz: int, log: ClockLog) -> int:
     begin_ns = time.monotonic_ns()
     keeper.lock(clock_mhz, only=device)
-    end_ns = time.monotonic_ns()
-    _write(log, event="set", clock_mhz=clock_mhz, took_s=(end_ns - begin_ns) / 1e9)
+    log.write(event="set", clock_mhz=clock_mhz, took_s=(time.monotonic_ns() - begin_ns) / 1e9)
     return clock_mhz
-
-
-def _sample(device: Device, log: TextIO) -> None:
-    """Write down what the GPU reads; what it does not offer is null."""
-    readings: dict[str, object] = {}
-    for name, read in (
-        ("clock_mhz", device.clock_mhz),
-        ("power_w", device.power_w),
-        ("temperature_c", device.temperature_c),
-        ("throttle_reasons", device.throttle_reasons),
-    ):
-        try:
-            readings[name] = read()
-        except DeviceError:
-            readings[name] = None
-    _write(log, event="sample", **readings)
-
-
-def _write(log: TextIO, **values: object) -> None:
-    log.write(json.dumps({"time_ns": time.monotonic_ns(), **values}) + "\n")
 
 
 def main() -> int:
@@ -110,12 +118,19 @@ def main() -> int:
             )
         device = devices[options.device]
         with (
-            options.log.open("a", encoding="utf-8", buffering=1) as log,
+            options.log.open("a", encoding="utf-8", buffering=1) as file,
             ClockKeeper([device]) as keeper,
         ):
-            serve(device, keeper, options.clock, log)
+            log, stop = ClockLog(file), threading.Event()
+            sampler = threading.Thread(target=sample, args=(device, log, stop), daemon=True)
+            sampler.start()
+            try:
+                serve(device, keeper, options.clock, log)
+            finally:
+                stop.set()
+                sampler.join()
             keeper.release()
-            _write(log, event="released")
+            log.write(event="released")
     except KareusError as error:
         with contextlib.suppress(OSError):  # nobody may be left to read it
             os.write(_OUTPUT, json.dumps({"error": str(error)}).encode() + b"\n")

@@ -7,7 +7,6 @@ Nothing here needs torch; what does runs in processes of its own.
 """
 
 import contextlib
-import json
 import logging
 import os
 import re
@@ -22,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kareus.errors import ConfigError, JobError, KareusError, NotFoundError
+from kareus.errors import ConfigError, NotFoundError
 from kareus.schedule.bundle import read_bundle
 from kareus.schedule.document import Schedule
 from kareus.train.checks import (
@@ -34,6 +33,7 @@ from kareus.train.checks import (
     processes_per_node,
 )
 from kareus.train.data import open_tokens
+from kareus.train.failures import failed_run, read_failures
 from kareus.train.follow import Mismatch, find_mismatches
 from kareus.train.log import RankLog, rank_files, read_log
 from kareus.train.perfetto import write_timeline
@@ -145,7 +145,7 @@ def launch(
         failures = Path(folder) / "failures.json"
         status = _run(_command(settings, nodes, num_processes, failures), environment)
         if status != 0:
-            raise _failure(status, _read_failures(failures), settings)
+            raise failed_run(status, read_failures(failures), settings)
     return report_launch(schedule, settings.log, notes=notes)
 
 
@@ -279,80 +279,3 @@ def _terminating() -> Any:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Failure:
-    rank: int
-    exit_code: int
-
-    @property
-    def killed_by(self) -> str | None:
-        """The signal that ended it."""
-        if self.exit_code >= 0:
-            return None
-        with contextlib.suppress(ValueError):
-            return signal.Signals(-self.exit_code).name
-        return f"signal {-self.exit_code}"
-
-
-def _read_failures(path: Path) -> list[_Failure]:
-    try:
-        return [
-            _Failure(rank=int(each["rank"]), exit_code=int(each["exit_code"]))
-            for each in json.loads(path.read_text())
-        ]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
-
-
-def _failure(status: int, failures: Sequence[_Failure], settings: TrainingSettings) -> KareusError:
-    """The error of a run that failed: which rank, after which step, and how to go on."""
-    logs: dict[int, RankLog] = {}
-    with contextlib.suppress(KareusError):
-        logs = {log.info.rank: log for log in read_log(settings.log)}
-    go_on = "start again"
-    if settings.checkpoint_dir is not None:
-        saved = sorted(settings.checkpoint_dir.glob("step-*/.metadata"))
-        if saved:
-            step = int(saved[-1].parent.name.removeprefix("step-"))
-            go_on = f"continue after step {step} with --resume"
-    if not failures:
-        return JobError(
-            f"training was ended from outside (status {status}): {go_on}; logs are in "
-            f"{settings.log}"
-        )
-
-    def blame(failure: _Failure) -> tuple[int, int]:
-        """Those killed first, then those with a reason of their own, then those who lost a peer."""
-        log = logs.get(failure.rank)
-        reason = log.failure if log is not None else None
-        if failure.killed_by not in (None, "SIGTERM", "SIGABRT"):
-            return (0, failure.rank)
-        return (1 if reason is not None and not _lost_peer(reason) else 2, failure.rank)
-
-    first = min(failures, key=blame)
-    log = logs.get(first.rank)
-    who = f"rank {first.rank}"
-    after = "before its first step"
-    if log is not None:
-        who += f" (stage {log.info.stage})"
-        if log.steps:
-            after = f"after step {log.steps[-1].step}"
-    if first.killed_by is not None:
-        how = f"was killed by {first.killed_by}"
-        if first.killed_by == "SIGKILL":
-            how += " (by somebody, or for lack of memory: see dmesg)"
-    elif log is not None and log.failure is not None:
-        how = f"failed: {log.failure}"
-    else:
-        how = f"failed with status {first.exit_code} (see its messages above)"
-    return JobError(f"{who} {how} {after}: the job was ended; {go_on}; logs are in {settings.log}")
-
-
-def _lost_peer(reason: str) -> bool:
-    words = reason.lower()
-    return any(
-        part in words
-        for part in ("connection closed", "connection reset", "broken pipe", "another rank ended")
-    )

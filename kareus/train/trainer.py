@@ -301,14 +301,14 @@ def _agree(
     losses: list[torch.Tensor], optimizer: StageOptimizer, workload: Workload, place: Place
 ) -> tuple[float, float]:
     """The loss of the global batch and the gradient's global norm, the same on all ranks."""
-    shares = optimizer.squared_norm().new_zeros(2)
+    squared_norm = optimizer.squared_norm()
+    shares = torch.stack((torch.zeros_like(squared_norm), squared_norm))
     if losses and place.tp == 0:
         mean = torch.stack([loss.detach() for loss in losses]).double().mean()
         shares[0] = mean / workload.parallelism.dp
-    shares[1] = optimizer.squared_norm()
     dist.all_reduce(shares)
-    loss, squared_norm = shares.tolist()
-    return loss, float(squared_norm) ** 0.5
+    loss, total = shares.tolist()
+    return float(loss), float(total) ** 0.5
 
 
 def _record(step: int, runtime: ScheduleRuntime, trace: Trace | None, **values: Any) -> StepRecord:
@@ -367,6 +367,7 @@ def _rank_info(
             "settings": settings_document(settings),
             "plan": schedule.plan,
             "study": schedule.provenance.study,
+            "pid": os.getpid(),
             "gpu": torch.cuda.get_device_name() if on_gpu else None,
             "versions": {
                 "kareus": kareus.__version__,

@@ -1,0 +1,178 @@
+"""Real processes over gloo: exact losses, the schedule followed on every rank, clocks released."""
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from kareus.core.workload import Recompute
+from kareus.errors import JobError, NotFoundError
+from kareus.train.launcher import launch
+from kareus.train.log import clock_file, rank_file, read_log
+from kareus.train.runtime import clock_requests, planned_instructions
+from kareus.train.settings import TrainingSettings
+from kareus.train.track import track
+from kareus.workload.models import load_model
+from tests.train.reference import reference_losses
+from tests.train.sample import make_bundle, make_schedule, make_workload, tiny_model
+
+NUM_STEPS = 20
+
+
+def run(folder: Path, bundle: Path, **settings):
+    arguments = {
+        "bundle": bundle,
+        "log": folder / "log",
+        "device": "cpu",
+        "steps": NUM_STEPS,
+        "trace_every": 1,
+        "threads": 1,
+        **settings,
+    }
+    return launch(TrainingSettings(**arguments))
+
+
+def relative_errors(losses, expected):
+    assert len(losses) == len(expected)
+    return max(abs(a - b) / b for a, b in zip(losses, expected, strict=True))
+
+
+def test_pp2_tp2_trains_exactly_and_follows_its_schedule(tmp_path, standin, monkeypatch):
+    monkeypatch.setenv("STANDIN_GPUS", "4")
+    workload = make_workload(pp=2, tp=2)
+    bundle = make_bundle(tmp_path, workload)
+    report = run(tmp_path, bundle, clocks="apply")
+
+    assert relative_errors(report.losses, reference_losses(workload, NUM_STEPS)) < 1e-4
+    assert report.losses[-1] < report.losses[0]
+    assert report.schedule_followed is True, report.mismatches
+    assert report.steps == NUM_STEPS
+    assert report.energy_j is not None and report.energy_j > 0
+
+    schedule = make_schedule(workload)
+    logs = read_log(report.log)
+    assert [log.info.stage for log in logs] == [0, 0, 1, 1]
+    for log in logs:
+        # Written out here, independently of the report: order, clocks, launch points.
+        planned = schedule.stages[log.info.stage].instructions
+        for record in log.steps:
+            assert [(i.name, i.microbatch, i.clock_mhz) for i in record.instructions] == [
+                (i.direction.value, i.microbatch, i.clock_mhz) for i in planned
+            ]
+            for instruction, setting in zip(record.instructions, planned, strict=True):
+                wanted = {
+                    p.partition: {(p.launch_point.value, p.sm_allocation)}
+                    for p in setting.partitions
+                    if p.launch_point is not None
+                }
+                seen = {unit.unit: set(unit.launches) for unit in instruction.units}
+                for partition, launches in wanted.items():
+                    assert seen[partition] == launches
+                if not wanted:
+                    assert all(unit.startswith("seq_") for unit in seen)
+        # What reached the GPU: every change of clock, in order; passed over only for a newer one.
+        plan = planned_instructions(schedule, log.info.stage)
+        handled = [e for e in log.clock_events if e.event in ("set", "kept", "superseded")]
+        # The first clock is set at the start, and asked for again by the first instruction.
+        assert [e.clock_mhz for e in handled[1:]] == clock_requests(plan, NUM_STEPS)
+        num_set = sum(e.event == "set" for e in log.clock_events)
+        gpu = standin.gpu(log.info.rank)
+        assert gpu.num_sets == num_set > 1
+        assert gpu.num_resets == 1
+        assert gpu.locked_mhz == 0
+        assert log.clock_events[-1].event == "released"
+
+    tracked = track(bundle, report.log)
+    assert tracked.schedule_followed is True
+    assert len(tracked.steps) == NUM_STEPS
+    assert tracked.drift.raised is None  # a CPU says nothing about the plan's GPU
+
+
+def test_cp2_tp2_trains_exactly(tmp_path):
+    workload = make_workload(cp=2, tp=2, num_microbatches=2)
+    report = run(tmp_path, make_bundle(tmp_path, workload))
+    assert relative_errors(report.losses, reference_losses(workload, NUM_STEPS)) < 1e-4
+    assert report.schedule_followed is True, report.mismatches
+    assert report.energy_j is None
+    assert not clock_file(report.log, 0).exists()
+
+
+def test_dp2_pp2_trains_exactly_with_tied_embeddings_and_one_microbatch(tmp_path):
+    model = tiny_model(tied_embeddings=True)
+    workload = make_workload(dp=2, pp=2, num_microbatches=1, model=model, recompute=Recompute.NONE)
+    report = run(tmp_path, make_bundle(tmp_path, workload))
+    assert relative_errors(report.losses, reference_losses(workload, NUM_STEPS)) < 1e-4
+    assert report.schedule_followed is True, report.mismatches
+
+
+def kill_rank_when(log: Path, rank: int, *, step: int) -> None:
+    """Kill a rank once it has logged a step."""
+    deadline_s = time.monotonic() + 120
+    while time.monotonic() < deadline_s:
+        if rank_file(log, rank).exists():
+            found = None
+            with contextlib.suppress(NotFoundError):  # nobody has said who it is yet
+                found = next((each for each in read_log(log) if each.info.rank == rank), None)
+            if found is not None and found.steps and found.steps[-1].step >= step:
+                os.kill(found.info.details["pid"], signal.SIGKILL)
+                return
+        time.sleep(0.02)
+    raise AssertionError(f"rank {rank} never got to step {step}")
+
+
+def test_a_killed_rank_ends_the_job_and_resume_goes_on_exactly(tmp_path, standin):
+    workload = make_workload(pp=2, num_microbatches=2)
+    bundle = make_bundle(tmp_path, workload)
+    common = {"decay_steps": 40, "checkpoint_dir": tmp_path / "checkpoints", "trace_every": 0}
+    log = tmp_path / "log"
+    killed_s: list[float] = []
+
+    def kill() -> None:
+        kill_rank_when(log, 1, step=6)
+        killed_s.append(time.monotonic())
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(
+        JobError, match=r"rank 1 \(stage 1\) was killed by SIGKILL .*after step"
+    ) as e:
+        run(tmp_path, bundle, steps=1000, checkpoint_every=4, clocks="apply", **common)
+    killer.join()
+    assert time.monotonic() - killed_s[0] < 60
+    assert "continue after step" in str(e.value)
+    for rank in range(2):
+        wait_for(lambda rank=rank: standin.gpu(rank).locked_mhz == 0)
+        assert standin.gpu(rank).num_resets >= 1
+    assert not [
+        p for p in psutil.process_iter(["cmdline"]) if str(log) in (p.info["cmdline"] or ())
+    ]
+
+    before = {record.step: record.loss for record in read_log(log)[0].steps}
+    last = max(before)
+    report = run(tmp_path, bundle, steps=last + 4, resume=True, **common)
+    expected = reference_losses(workload, last + 4, decay_steps=40)
+    assert relative_errors(report.losses, expected) < 1e-4
+    # Steps trained again after the checkpoint are those of the broken run.
+    after = {record.step: record.loss for record in read_log(log)[0].steps}
+    assert [after[step] for step in before] == pytest.approx(list(before.values()), rel=1e-7)
+
+
+def wait_for(condition, timeout_s: float = 30.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def test_tiny_model_learns_within_ten_steps_with_the_defaults(tmp_path):
+    workload = make_workload(model=load_model("tiny"), seq_len=64, num_microbatches=2)
+    bundle = make_bundle(tmp_path, workload)
+    report = launch(
+        TrainingSettings(bundle=bundle, log=tmp_path / "log", device="cpu", steps=10, threads=1)
+    )
+    assert report.losses[-1] < report.losses[0] - 0.1
