@@ -7,12 +7,16 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
+import psutil
+
 from kareus.core.pipeline import PipelineOrder
 from kareus.device.nvml import Device, visible_devices
 from kareus.errors import ConfigError, DeviceError, ScheduleError
 from kareus.schedule.document import Schedule, checksum
 from kareus.train.settings import DeviceType, TrainingSettings
+from kareus.workload.memory import estimate_memory
 
+_PROCESS_BYTES = 400 * 2**20  # of a Python process with torch
 BACKENDS = {DeviceType.CUDA: "nccl", DeviceType.CPU: "gloo"}
 
 
@@ -140,6 +144,8 @@ def check_devices(
         )
     if settings.device is DeviceType.CPU:
         notes.append(f"on a CPU {backend} runs the collectives: SM allocations are not applied")
+    if settings.device is DeviceType.CPU:
+        _check_memory(schedule, num_processes)
     if settings.device is DeviceType.CPU and not settings.applies_clocks:
         notes.append("on a CPU clocks are logged, not applied")
         return tuple(notes)
@@ -205,6 +211,28 @@ def check_rendezvous(nodes: Nodes) -> None:
                 f"--rdzv-endpoint {nodes.rendezvous}: port {port_text} of this node cannot be used "
                 f"({error.strerror}): another job may hold it; choose another port on all nodes"
             ) from error
+
+
+def _check_memory(schedule: Schedule, num_processes: int) -> None:
+    """Refuse a model that this machine's memory cannot hold; a GPU says so by itself."""
+    workload = schedule.workload
+    # Training in fp32 keeps as much per weight as mixed precision does (16 and 18 bytes).
+    stages = estimate_memory(workload).stages
+    per_rank = [stage.total_bytes - stage.reserve_bytes + _PROCESS_BYTES for stage in stages]
+    # A node's processes are neighbours in the mesh: at worst they are all of the largest stage.
+    share = num_processes / workload.parallelism.num_gpus
+    needed = (
+        sum(per_rank) * workload.parallelism.gpus_per_stage
+        if share == 1
+        else max(per_rank) * num_processes
+    )
+    available = psutil.virtual_memory().available
+    if needed > available:
+        raise DeviceError(
+            f"{workload.model.name} needs about {needed / 2**30:.0f} GiB of memory to train on "
+            f"this CPU with {num_processes} processes, {available / 2**30:.0f} GiB are free: use "
+            "--device cuda, or a bundle of a smaller model such as tiny"
+        )
 
 
 def _same_gpu(found: str, planned: str) -> bool:

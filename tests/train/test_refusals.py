@@ -14,6 +14,7 @@ from kareus.schedule.bundle import write_bundle
 from kareus.train.checks import JobShape, Nodes
 from kareus.train.launcher import launch
 from kareus.train.settings import TrainingSettings
+from kareus.workload.models import load_model
 from tests.train.sample import make_bundle, make_schedule, make_workload
 
 WORKLOAD = make_workload(pp=2, tp=2)
@@ -180,6 +181,14 @@ def test_interleaved_order(tmp_path):
     other = schedule.model_copy(update={"order": PipelineOrder.INTERLEAVED})
     bundle = write_bundle(tmp_path / "other.zip", other)
     refuse(bundle, tmp_path, "one model chunk per stage; plan with 1f1b", kind=ScheduleError)
+
+
+def test_model_too_large_for_this_machine(tmp_path):
+    workload = make_workload(model=load_model("llama3.3-70b"), pp=2, tp=2)
+    bundle = make_bundle(tmp_path, workload)
+    refuse(
+        bundle, tmp_path, r"llama3.3-70b needs about \d+ GiB .* use --device cuda", kind=DeviceError
+    )
 
 
 def test_resume_from_nothing(bundle, tmp_path):

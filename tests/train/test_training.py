@@ -3,8 +3,10 @@
 import contextlib
 import os
 import signal
+import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -12,6 +14,7 @@ import pytest
 
 from kareus.core.workload import Recompute
 from kareus.errors import JobError, NotFoundError
+from kareus.train.checks import Nodes
 from kareus.train.launcher import launch
 from kareus.train.log import clock_file, rank_file, read_log
 from kareus.train.runtime import clock_requests, planned_instructions
@@ -108,6 +111,28 @@ def test_dp2_pp2_trains_exactly_with_tied_embeddings_and_one_microbatch(tmp_path
     report = run(tmp_path, make_bundle(tmp_path, workload))
     assert relative_errors(report.losses, reference_losses(workload, NUM_STEPS)) < 1e-4
     assert report.schedule_followed is True, report.mismatches
+
+
+def test_two_nodes_train_as_one(tmp_path):
+    """Both on this machine: what matters is that ranks lie in the order of the nodes."""
+    workload = make_workload(pp=2, num_microbatches=2)
+    bundle = make_bundle(tmp_path, workload)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{free.getsockname()[1]}"
+
+    def launch_node(rank: int):
+        settings = TrainingSettings(
+            bundle=bundle, log=tmp_path / "log", device="cpu", steps=3, threads=1
+        )
+        return launch(settings, nodes=Nodes(count=2, rank=rank, rendezvous=place))
+
+    with ThreadPoolExecutor(2) as pool:
+        reports = list(pool.map(launch_node, range(2)))
+    expected = reference_losses(workload, 3)
+    for report in reports:
+        assert relative_errors(report.losses, expected) < 1e-4
+        assert report.schedule_followed is True, report.mismatches
 
 
 def kill_rank_when(log: Path, rank: int, *, step: int) -> None:
