@@ -340,7 +340,7 @@ SPECS: Mapping[str, ParameterSpec] = MappingProxyType(
             "assumed",
         ),
         "busy_clock_exponent": _linear(
-            "1", "Busy power goes with X to this", 1.0, 0.7, (0.0, 4.0), "assumed"
+            "1", "Busy power goes with X to this", 0.5, 0.3, (0.0, 4.0), "assumed"
         ),
         "flop_energy_j": _log(
             "J",
@@ -359,7 +359,7 @@ SPECS: Mapping[str, ParameterSpec] = MappingProxyType(
             "assumed",
         ),
         "flop_clock_exponent": _log(
-            "1", "The rest goes with X to this", 5.0, 0.2, (1.5, 9.0), "assumed"
+            "1", "The rest goes with X to this", 6.0, 0.3, (1.5, 9.0), "assumed"
         ),
         "attention_energy_ratio": _log(
             "1", "Energy of an attention FLOP over a GEMM's", 1.1, 0.12, (0.3, 4.0), "assumed"
