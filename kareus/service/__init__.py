@@ -3,7 +3,10 @@
 from collections.abc import Callable
 
 from kareus.compose.constraints import Constraints, Straggler
+from kareus.service.exploring import ExplorationAssessment
+from kareus.service.kept_files import BUILT_IN, CalibrationView, Records, RecordsKind
 from kareus.service.service import Service
+from kareus.service.trusting import RecordedPoint, Validation
 from kareus.service.views import (
     Assessment,
     DoctorCheck,
@@ -35,10 +38,13 @@ from kareus.workload.memory import MemoryEstimate, StageMemory
 ProgressCallback = Callable[[Progress], None]
 
 __all__ = [
+    "BUILT_IN",
     "Assessment",
+    "CalibrationView",
     "Constraints",
     "DoctorCheck",
     "Exploration",
+    "ExplorationAssessment",
     "ExplorationHandle",
     "ExplorationRequest",
     "ExplorationView",
@@ -56,6 +62,9 @@ __all__ = [
     "PlanSummary",
     "Progress",
     "ProgressCallback",
+    "RecordedPoint",
+    "Records",
+    "RecordsKind",
     "Service",
     "Severity",
     "StageMemory",
@@ -65,6 +74,7 @@ __all__ = [
     "StudyResult",
     "StudySummary",
     "Uncertainty",
+    "Validation",
     "WorkloadSettings",
     "layout_words",
 ]

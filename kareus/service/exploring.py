@@ -1,12 +1,12 @@
 """Use cases about explorations: which layout of a training step, for which trade-off."""
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
-from kareus.errors import ConfigError
+from kareus.errors import ConfigError, KareusError
 from kareus.service import choosing
 from kareus.service.base import Base
-from kareus.service.views import ExplorationHandle, ExplorationView
+from kareus.service.views import Assessment, ExplorationHandle, ExplorationView
 from kareus.store import ExplorationRecord, JobRecord, Progress
 from kareus.study.explore import (
     EXPLORATION,
@@ -15,12 +15,58 @@ from kareus.study.explore import (
     ExplorationRequest,
     list_layouts,
 )
+from kareus.workload.layouts import Candidate
+from kareus.workload.partitions import build_partitions
 
 _JOB_KIND = "exploration"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExplorationAssessment:
+    """What an exploration would mean, before it is started.
+
+    Attributes:
+        error: Why it cannot be started; None if it can. The other figures are None with it.
+        num_layouts: Ways to lay the step on the GPUs.
+        num_possible: Those that can be built and fit the memory.
+        num_measurements: At most so many, if none of them is beaten by its baselines.
+        estimated_s: About how long that takes.
+        extrapolated: Whether the simulator was not calibrated on the GPU.
+    """
+
+    error: str | None = None
+    num_layouts: int | None = None
+    num_possible: int | None = None
+    num_measurements: int | None = None
+    estimated_s: float | None = None
+    extrapolated: bool = False
+
+
 class ExplorationUseCases(Base):
     """Explorations of layouts."""
+
+    def assess_exploration(self, request: ExplorationRequest) -> ExplorationAssessment:
+        """Return what an exploration would mean; never raises for what a person can enter."""
+        try:
+            candidates = list_layouts(request)
+            base = _assess_base(request, candidates)
+        except KareusError as error:
+            return ExplorationAssessment(error=str(error))
+        possible = [one.workload for one in candidates if one.workload is not None]
+        counts = [
+            choosing.count_measurements(build_partitions(workload), request.base.budget)
+            for workload in possible
+        ]
+        num_measurements = sum((searched or 0) + beside for searched, beside in counts)
+        assert base.estimated_s is not None, "a request that is ready has an estimate"
+        of_one = (base.num_measurements or 0) + (base.num_baseline_measurements or 0)
+        return ExplorationAssessment(
+            num_layouts=len(candidates),
+            num_possible=len(possible),
+            num_measurements=num_measurements,
+            estimated_s=base.estimated_s * num_measurements / max(1, of_one),
+            extrapolated=base.extrapolated,
+        )
 
     def submit_exploration(
         self, request: ExplorationRequest, *, name: str | None = None
@@ -78,18 +124,24 @@ class ExplorationUseCases(Base):
     def _create_exploration(self, request: ExplorationRequest, name: str | None) -> str:
         """Store a new exploration, or refuse its request before anything is stored."""
         candidates = list_layouts(request)
-        usable = next(one for one in candidates if one.workload is not None)
-        base = choosing.assess(replace(request.base, settings=usable.settings))
-        if not base.ready:
-            raise ConfigError(base.findings[0].message)
-        assert usable.workload is not None
-        words = f"{usable.workload.model.name}-{request.num_gpus}gpus"
+        base = _assess_base(request, candidates)
+        assert base.workload is not None
+        words = f"{base.workload.model.name}-{request.num_gpus}gpus"
         record = self.store.create_exploration(
             name or words,
             request=EXPLORATION_REQUEST.dump_python(request, mode="json"),
             words=words,
         )
         return record.id
+
+
+def _assess_base(request: ExplorationRequest, candidates: Sequence[Candidate]) -> Assessment:
+    """Assess what all layouts share on the first that can be used; refuse it with its error."""
+    usable = next(one for one in candidates if one.workload is not None)
+    base = choosing.assess(replace(request.base, settings=usable.settings))
+    if not base.ready:
+        raise ConfigError(base.findings[0].message)
+    return base
 
 
 def _view(record: ExplorationRecord, job: JobRecord | None) -> ExplorationView:

@@ -4,9 +4,10 @@ from kareus.service.data import DataUseCases
 from kareus.service.exploring import ExplorationUseCases
 from kareus.service.jobs import JobUseCases
 from kareus.service.studies import StudyUseCases
+from kareus.service.trusting import TrustUseCases
 
 
-class Service(StudyUseCases, JobUseCases, ExplorationUseCases, DataUseCases):
+class Service(StudyUseCases, JobUseCases, ExplorationUseCases, DataUseCases, TrustUseCases):
     """Studies, plans, jobs, explorations and data of one database.
 
     Cheap to make; the database is opened at the first use.

@@ -105,6 +105,31 @@ class StudyUseCases(Base):
             ConfigError: A constraint is no sensible one.
             InfeasibleError: No plan keeps to all of them; nothing is stored then.
         """
+        study = self._create_constrained(ref, constraints, name)
+        try:
+            result = self.manager.run_here(_JOB_KIND, study=study)
+        except KareusError:
+            self.store.delete_study(study)
+            raise
+        assert isinstance(result, StudyResult)
+        return result
+
+    def submit_replan(
+        self, ref: str, constraints: Constraints, *, name: str | None = None
+    ) -> JobHandle:
+        """Do what `replan` does as a background job.
+
+        Where no plan keeps to all constraints the job fails with the line that names those that
+        clash; the study it was for is then worth deleting.
+
+        Raises:
+            NotFoundError: There is no such study, or it is not done.
+        """
+        study = self._create_constrained(ref, constraints, name)
+        return JobHandle(job=self.manager.submit(_JOB_KIND, study=study).id, study=study)
+
+    def _create_constrained(self, ref: str, constraints: Constraints, name: str | None) -> str:
+        """A study with another's measurements and these constraints, not planned yet."""
         record = self.store.find_study(ref)
         options = self.store.load_options(record.id)
         if record.summary is None or not options:
@@ -130,12 +155,10 @@ class StudyUseCases(Base):
             for search in self.store.searches(record.id):
                 self.store.save_search(study, search)
             self.store.save_options(study, options)
-            result = self.manager.run_here(_JOB_KIND, study=study)
         except KareusError:
             self.store.delete_study(study)
             raise
-        assert isinstance(result, StudyResult)
-        return result
+        return study
 
     def studies(self) -> list[StudySummary]:
         """Return the studies, newest first."""
