@@ -324,11 +324,3 @@ def build_mesh(parallelism: Parallelism, device_type: str) -> DeviceMesh:
             f"{num_processes} processes cannot form {product}: start {parallelism.num_gpus}"
         )
     return init_device_mesh(device_type, tuple(degrees.values()), mesh_dim_names=tuple(degrees))
-
-
-def collective_backends() -> tuple[str, ...]:
-    """Return the collective backends this build of torch has, such as `gloo` and `nccl`."""
-    if not torch.distributed.is_available():
-        return ()
-    found = {"gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available()}
-    return tuple(name for name, there in found.items() if there)

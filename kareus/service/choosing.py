@@ -8,6 +8,8 @@ from kareus.core.partition import Partition
 from kareus.core.pipeline import build_pipeline
 from kareus.core.workload import Workload
 from kareus.errors import ConfigError, KareusError
+from kareus.profiling.machine import adapt_workload
+from kareus.profiling.source import default_device
 from kareus.search.budget import BudgetKind, minimum_measurements, parse_budget, partition_budget
 from kareus.search.loop import SearchKind
 from kareus.service.views import Assessment, Uncertainty
@@ -31,6 +33,8 @@ def assess(request: StudyRequest) -> Assessment:
     found = [*findings, *_check_request(request, workload)]
     if workload is None:
         return Assessment(workload=None, findings=_in_order(found))
+    if request.source is SourceKind.MEASURED:
+        workload = _as_measured(workload, found)
     partitions = build_partitions(workload)
     searched, beside = count_measurements(partitions, request.budget)
     extrapolated, uncertainty = False, None
@@ -51,6 +55,17 @@ def assess(request: StudyRequest) -> Assessment:
         extrapolated=extrapolated,
         uncertainty=uncertainty,
     )
+
+
+def _as_measured(workload: Workload, found: list[Finding]) -> Workload:
+    """The workload with the clocks this machine's GPUs can be locked to."""
+    try:
+        return adapt_workload(workload) if default_device().uses_gpus else workload
+    except KareusError as error:
+        # Which GPUs are missing is among the findings already.
+        if not any(finding.field == "source" for finding in found):
+            found.append(_error("source", str(error)))
+        return workload
 
 
 def count_measurements(

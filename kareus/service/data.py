@@ -75,12 +75,12 @@ class DataUseCases(Base):
         return doctor.examine(self._database)
 
     def preflight(self, settings: WorkloadSettings) -> list[DoctorCheck]:
-        """Return, line by line, whether this machine can measure a workload.
+        """Return, line by line, whether this machine can measure a workload; sets no clock.
 
         Raises:
             ConfigError: The settings are no workload.
         """
-        return doctor.measuring_checks(build_workload(settings))
+        return doctor.measuring_checks(build_workload(settings), set_clocks=False)
 
     def release_clocks(self) -> list[ReleasedClock]:
         """Reset the clocks of all GPUs but those a living process holds.

@@ -3,12 +3,14 @@
 import importlib.metadata
 import os
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 
 import kareus
 from kareus.core.workload import Workload
-from kareus.device.preflight import preflight
+from kareus.device.preflight import Check, preflight
 from kareus.errors import KareusError
+from kareus.profiling.machine import torch_checks
 from kareus.service.views import DoctorCheck
 from kareus.store import Store
 
@@ -28,17 +30,20 @@ def versions() -> dict[str, object]:
 
 def examine(database: Path | None) -> list[DoctorCheck]:
     """Return one check per thing a study or a training job may need."""
-    return [_database(database), _processor(), _torch(), *measuring_checks()]
+    return [_database(database), _processor(), *_plain(torch_checks()), *measuring_checks()]
 
 
-def measuring_checks(workload: Workload | None = None) -> list[DoctorCheck]:
+def measuring_checks(
+    workload: Workload | None = None, *, set_clocks: bool = True
+) -> list[DoctorCheck]:
     """Return what measuring needs of this machine's GPUs: set, read back and reset a clock, ...
 
     Args:
         workload: What would be measured; None for nothing in particular.
+        set_clocks: Whether to try setting clocks; pages that ask often should not.
     """
     checks = (
-        preflight()
+        preflight(set_clocks=set_clocks)
         if workload is None
         else preflight(
             num_gpus=workload.parallelism.tp * workload.parallelism.cp,
@@ -46,8 +51,14 @@ def measuring_checks(workload: Workload | None = None) -> list[DoctorCheck]:
             clocks_mhz=workload.gpu.clocks_mhz,
             static_power_w=workload.gpu.static_power_w,
             static_power_measured=workload.gpu.static_power_measured,
+            set_clocks=set_clocks,
         )
     )
+    return _plain(checks)
+
+
+def _plain(checks: Sequence[Check]) -> list[DoctorCheck]:
+    """Checks of the machine as the service gives them."""
     return [
         DoctorCheck(
             name=check.name, state=check.state.value, found=check.found, remedy=check.remedy
@@ -77,27 +88,4 @@ def _processor() -> DoctorCheck:
         name="Processor",
         state="ok",
         found=f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
-    )
-
-
-def _torch() -> DoctorCheck:
-    """Torch, and which collective backends it was built with."""
-    # Slow to load, and only this check needs it.
-    from kareus.execute.parallel import collective_backends
-
-    try:
-        backends = collective_backends()
-    except ImportError as error:
-        return DoctorCheck(
-            name="torch",
-            state="missing",
-            found=str(error),
-            remedy="install torch 2.9 or newer",
-        )
-    without = "nccl" not in backends
-    return DoctorCheck(
-        name="torch",
-        state="warning" if without else "ok",
-        found=f"{importlib.metadata.version('torch')} with {', '.join(backends)}",
-        remedy="training on GPUs needs a CUDA build of torch (NCCL)" if without else None,
     )
