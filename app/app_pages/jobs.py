@@ -44,10 +44,14 @@ def show() -> None:
 
 
 def _draw(polling: bool) -> None:
-    """Draw everything that changes; the only thing on the page that is redrawn by itself."""
+    """Draw everything that changes; the only thing on the page that is redrawn by itself.
+
+    Args:
+        polling: Whether it is redrawn by itself; that is fixed when the whole page is drawn.
+    """
     jobs = service().jobs()
-    if polling and all(job.finished for job in jobs):
-        st.rerun()  # the whole page once more, this time without polling
+    if polling != any(not job.finished for job in jobs):
+        st.rerun()  # the whole page once more, with polling or without
     try:
         job = _chosen(jobs)
     except NotFoundError as error:
