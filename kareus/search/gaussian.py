@@ -1,19 +1,19 @@
 """One Gaussian process on a partition's space: fit, posterior mean, joint posterior samples.
 
-Legend: n training points x (columns: clock, SMs, slot, guide, then one per donor), targets y
+Legend: n training points x (columns: clock, SMs, slot, guide), targets y
 standardised to mean 0 and deviation 1, r_i the relative noise level of point i.
 
     k(x, x') = b0 + b1 c c' + a1 M(clock) + a2 M(SMs, slot) + a3 M(clock, SMs, slot)
-               + a4 M(clock, guide) + sum_d w d d'
+               + a4 M(clock, guide)
 
 with M a Matern-5/2 kernel of scaled distance: a trend in the clock, a part that clocks share, a
 part of their own. The guide is another quantity the targets follow (for energy: time), constant
-where there is none; donors are predictions from other studies (`transfer`). Two different slots are
-one length apart whatever their position, since savings of launch points do not add up along the
-computation. Hyperparameters maximise the posterior density under log-normal priors (L-BFGS,
-analytic gradient, fixed start: the same data give the same fit).
+where there is none. Two different slots are one length apart whatever their position, since savings
+of launch points do not add up along the computation. Hyperparameters maximise the posterior density
+under log-normal priors (L-BFGS, analytic gradient, fixed start: the same data give the same fit).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +24,6 @@ from scipy.optimize import minimize
 FloatArray = NDArray[np.float64]
 
 _ROOT5 = float(np.sqrt(5.0))
-_NUM_SHAPE_COLUMNS = 4
 _TREND_VARIANCE = (1.0, 4.0)
 # Points the hyperparameters are fitted on; more would change them little and cost n^3 each step.
 _MAX_FIT_POINTS = 224
@@ -45,7 +44,6 @@ _PRIORS: dict[str, tuple[float, float]] = {
     "a4": (0.5, 1.2),
     "l4_clock": (1.0, 0.7),
     "l4_guide": (0.7, 0.7),
-    "w": (0.3, 1.5),
 }
 _CLOCK_ONLY: tuple[str, ...] = ("a1", "l1_clock")
 _SHAPED = ("a2", "l2_sms", "l2_slot", "a3", "l3_clock", "l3_sms", "l3_slot")
@@ -62,7 +60,6 @@ class _Distances:
     slot: FloatArray
     guide: FloatArray
     trend: FloatArray
-    donors: FloatArray
 
     @classmethod
     def between(cls, first: FloatArray, second: FloatArray) -> "_Distances":
@@ -74,7 +71,6 @@ class _Distances:
             slot=(first[:, None, 2] != second[None, :, 2]).astype(np.float64),
             guide=(first[:, None, 3] - second[None, :, 3]) ** 2,
             trend=_TREND_VARIANCE[0] + _TREND_VARIANCE[1] * centred,
-            donors=first[:, _NUM_SHAPE_COLUMNS:] @ second[:, _NUM_SHAPE_COLUMNS:].T,
         )
 
 
@@ -89,11 +85,12 @@ class GaussianProcess:
     """A Gaussian process fitted to one quantity of one partition.
 
     Args:
-        inputs: Shape (n, 4 + donors).
+        inputs: Shape (n, 4).
         targets: Shape (n,).
         noise_levels: Relative noise of each point, shape (n,): its noise deviation is the fitted
             one times this.
         noise_median: Prior median of the noise deviation, in units of the targets.
+        medians: Prior medians of hyperparameters by name, in place of the general ones.
     """
 
     def __init__(
@@ -103,6 +100,7 @@ class GaussianProcess:
         *,
         noise_levels: FloatArray,
         noise_median: float,
+        medians: Mapping[str, float] | None = None,
     ) -> None:
         self._inputs = inputs
         self._centre = float(targets.mean())
@@ -114,8 +112,9 @@ class GaussianProcess:
         if shaped:
             names += _SHAPED
             names += _GUIDED if np.ptp(inputs[:, 3]) > 0 else ()
-        self._names = names + (("w",) if inputs.shape[1] > _NUM_SHAPE_COLUMNS else ())
-        priors = [_PRIORS[name] for name in self._names]
+        self._names = names
+        medians = medians or {}
+        priors = [(medians.get(name, _PRIORS[name][0]), _PRIORS[name][1]) for name in names]
         priors.append((noise_median / self._scale, _NOISE_DEVIATION))
         self._prior_mean = np.log([median for median, _ in priors])
         self._prior_deviation = np.array([spread for _, spread in priors])
@@ -133,6 +132,14 @@ class GaussianProcess:
     def noise_deviation(self) -> float:
         """Noise deviation of a point of level 1, in units of the targets."""
         return float(np.exp(self._theta[-1])) * self._scale
+
+    @property
+    def hyperparameters(self) -> dict[str, float]:
+        """Fitted amplitudes and lengths by name, of the standardised targets; without noise."""
+        return {
+            name: float(value)
+            for name, value in zip(self._names, np.exp(self._theta[:-1]), strict=True)
+        }
 
     def mean(self, points: FloatArray) -> FloatArray:
         """Return the posterior mean without noise at the points, shape (m,)."""
@@ -157,8 +164,6 @@ class GaussianProcess:
         total = distances.trend.copy()
         for amplitude, squared in self._terms(distances, value):
             total += amplitude * _matern(squared)[0]
-        if "w" in value:
-            total += value["w"] * distances.donors
         return total
 
     def _terms(
@@ -233,8 +238,6 @@ class GaussianProcess:
         covariance = distances.trend.copy()
         for amplitude, correlation, _ in terms:
             covariance += amplitude * correlation
-        if "w" in value:
-            covariance += value["w"] * distances.donors
         noise = np.exp(2.0 * theta[-1]) * levels**2
         covariance[np.diag_indices_from(covariance)] += noise + _JITTER
         try:
@@ -261,8 +264,6 @@ class GaussianProcess:
                 if name in value:
                     factor_ = -amplitude / value[name] ** 2
                     gradient[name] = factor_ * float(np.vdot(steep, squared))
-        if "w" in value:
-            gradient["w"] = 0.5 * value["w"] * float(np.vdot(outer, distances.donors))
         slopes = [gradient[name] for name in self._names]
         slopes.append(float(np.dot(np.diag(outer), noise)))
 

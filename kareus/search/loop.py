@@ -171,9 +171,10 @@ class KareusSearch(BaseSearch):
         if missing > 0 or len(self._history.measured()) < _LEAST_POINTS:
             known = self._history.measured() | self._history.failed()
             size = min(max(missing, _LEAST_POINTS), room)
-            return initial_design(
+            design = initial_design(
                 self.partition, self._candidates, size, rng=self._rng(), known=known
             )
+            return design if self._prior is None else self._guided(design, pool, self._prior)
         size = min(max(_BATCH_SIZE, self.num_counted // 72 * _BATCH_SIZE), room)
         belief = self._belief()
         picks = Acquisition(
@@ -185,6 +186,17 @@ class KareusSearch(BaseSearch):
         if self._repeats and room <= _REPEAT_SHARE * self._budget.total:
             picks = tuple(heapq.nlargest(size, picks + self._repeated(belief, size)))
         return tuple(belief.points[column] for _, column in picks)
+
+    def _guided(
+        self, design: tuple[Configuration, ...], pool: list[Configuration], prior: Prior
+    ) -> tuple[Configuration, ...]:
+        """Keep every second of the design's corners; the rest is what other studies suggest."""
+        at_corner = corners(self.partition)
+        # Product order: these alternate between clock and SMs from one launch point to the next.
+        half = {one for place, one in enumerate(at_corner) if (place ^ place >> 1) & 1}
+        kept = [one for one in design if one in half]
+        others = [one for one in pool if one not in half]
+        return (*kept, *prior.suggestions(others, len(design) - len(kept)))
 
     def _repeated(self, belief: "_Belief", size: int) -> tuple[tuple[float, int], ...]:
         """Gains of measuring again what was measured.

@@ -13,7 +13,7 @@ least `_LEAST_SHARE` of the total energy before the logarithm and is taken off a
 are monotone, so no order of configurations changes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -39,13 +39,17 @@ _LEAST_NOISE = 1e-4
 class Prior(Protocol):
     """What is known of a partition before it is measured (see `transfer`)."""
 
-    def columns(self, configurations: Sequence[Configuration], quantity: str) -> FloatArray:
-        """Return predictions up to scale and offset, shape (m, predictors).
+    def medians(self, quantity: str) -> Mapping[str, float]:
+        """Return prior medians of hyperparameters by name.
 
         Args:
-            configurations: The configurations.
             quantity: `time` for log time, `energy` for log effective energy.
         """
+
+    def suggestions(
+        self, candidates: Sequence[Configuration], num_configurations: int
+    ) -> tuple[Configuration, ...]:
+        """Return the candidates to measure first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,6 +117,10 @@ class Surrogate:
             _noise([one.energy_noise for one in averaged], _ENERGY_NOISE),
         )
 
+    def hyperparameters(self, quantity: str) -> dict[str, float]:
+        """Return the fitted amplitudes and lengths of `time` or `energy` by name."""
+        return (self._time if quantity == "time" else self._energy).hyperparameters
+
     def options(self, configurations: Sequence[Configuration]) -> tuple[PartitionOption, ...]:
         """Return the configurations with their posterior means (of the logs)."""
         time = np.exp(self._time.mean(self._inputs(configurations, "time")))
@@ -168,14 +176,14 @@ class Surrogate:
             targets,
             noise_levels=levels,
             noise_median=noise,
+            medians=None if self._prior is None else self._prior.medians(quantity),
         )
 
     def _inputs(self, configurations: Sequence[Configuration], quantity: str) -> FloatArray:
-        """Encoded configurations, the guide, one further column per donor."""
-        columns = [self._encoding.encode(configurations), np.zeros((len(configurations), 1))]
-        if self._prior is not None:
-            columns.append(self._prior.columns(configurations, quantity))
-        inputs = np.hstack(columns)
+        """Encoded configurations and the guide, shape (m, 4)."""
+        inputs = np.hstack(
+            [self._encoding.encode(configurations), np.zeros((len(configurations), 1))]
+        )
         if quantity == "energy":
             times = self._time.mean(self._inputs(configurations, "time"))
             inputs[:, 3] = (times - self._time_range[0]) / self._time_range[1]

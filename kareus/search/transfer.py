@@ -1,26 +1,25 @@
 """Start a partition from what other studies measured: same GPU, another model or shape.
 
-A donor's own surrogate predicts log time and log effective energy at the new partition's
-configurations; those predictions, centred and scaled, become further inputs with a linear kernel.
-How much they count is a hyperparameter fitted with the others, so a donor that is unlike fades out
-as measurements of the partition itself come in.
+Two things carry over. The shape of the surfaces: how far clock, SMs and launch point reach, fitted
+on the donors, is the prior of the new partition's own fit, which its measurements overrule. And the
+first guesses: beside the corners, the initial design takes the configurations that the donors'
+surrogates would recommend instead of spreading evenly. Values do not carry over: the SM allocation
+at which the collective stops being the bottleneck moves with the shape, and predictions with that
+bend in the wrong place were found to cost more than they give.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kareus.core.configuration import Configuration, LaunchPoint
 from kareus.core.measurement import Measurement
 from kareus.core.partition import Partition
 from kareus.errors import MeasurementError
+from kareus.search.acquisition import Acquisition
 from kareus.search.history import average, check_static_power
-from kareus.search.space import describe
-from kareus.search.surrogate import Surrogate
-
-FloatArray = NDArray[np.float64]
+from kareus.search.surrogate import PosteriorSamples, Surrogate
 
 _LEAST_POINTS = 8
 
@@ -43,7 +42,7 @@ class Donor:
 
 
 class TransferPrior:
-    """Predictions of donors as further inputs of a new partition's surrogate.
+    """What donors tell about a new partition.
 
     Args:
         partition: The new partition.
@@ -59,61 +58,56 @@ class TransferPrior:
             raise MeasurementError(
                 f"partition {partition.name}: no other study to start from; measure without"
             )
-        space = sorted(
-            {*partition.space(), *partition.baseline_configurations()}, key=Configuration.sort_key
+        self._surrogates = [_fitted(partition, donor) for donor in self.donors]
+
+    def medians(self, quantity: str) -> Mapping[str, float]:
+        """Return the donors' hyperparameters, geometric means over those that have them."""
+        fitted = [surrogate.hyperparameters(quantity) for surrogate in self._surrogates]
+        names = {name for one in fitted for name in one}
+        return {
+            name: float(np.exp(np.mean([np.log(one[name]) for one in fitted if name in one])))
+            for name in sorted(names)
+        }
+
+    def suggestions(
+        self, candidates: Sequence[Configuration], num_configurations: int
+    ) -> tuple[Configuration, ...]:
+        """Return the candidates that the donors' expected values make the best set of."""
+        means = [
+            surrogate.means([_translated(one, donor.partition) for one in candidates])
+            for donor, surrogate in zip(self.donors, self._surrogates, strict=True)
+        ]
+        picks = Acquisition(
+            PosteriorSamples(
+                log_time=np.vstack([one.log_time for one in means]),
+                log_effective=np.vstack([one.log_effective for one in means]),
+                log_total=np.vstack([one.log_total for one in means]),
+            ),
+            clocks_mhz=np.array([one.clock_mhz for one in candidates], dtype=np.intp),
+            held=np.zeros(len(candidates), dtype=np.bool_),
+            factor=np.ones(len(candidates)),
+        ).choose(num_configurations)
+        return tuple(candidates[place] for _, place in picks)
+
+
+def _fitted(partition: Partition, donor: Donor) -> Surrogate:
+    """A donor's own surrogate."""
+    check_static_power(donor.static_power_w)
+    averaged = average(donor.partition, donor.measurements)
+    if len(averaged) < _LEAST_POINTS:
+        raise MeasurementError(
+            f"partition {partition.name}: study {donor.study} measured {len(averaged)} "
+            f"configurations of it; to start from it takes at least {_LEAST_POINTS}"
         )
-        times, energies = [], []
-        for donor in self.donors:
-            check_static_power(donor.static_power_w)
-            averaged = average(donor.partition, donor.measurements)
-            if len(averaged) < _LEAST_POINTS:
-                raise MeasurementError(
-                    f"partition {partition.name}: study {donor.study} measured "
-                    f"{len(averaged)} configurations of it; to start from it takes at least "
-                    f"{_LEAST_POINTS}"
-                )
-            surrogate = Surrogate(donor.partition, averaged, static_power_w=donor.static_power_w)
-            means = surrogate.means([_translated(one, donor.partition) for one in space])
-            times.append(means.log_time[0])
-            energies.append(means.log_effective[0])
-        self._space = {one: place for place, one in enumerate(space)}
-        self._columns = {"time": _scaled(times), "energy": _scaled(energies)}
-
-    def columns(self, configurations: Sequence[Configuration], quantity: str) -> FloatArray:
-        """Return one column per donor, shape (m, donors).
-
-        Raises:
-            MeasurementError: A configuration is not one of the partition's.
-        """
-        unknown = [one for one in configurations if one not in self._space]
-        if unknown:
-            raise MeasurementError(
-                f"{describe(unknown[0])} is not in the partition's space; it cannot be predicted "
-                "from other studies"
-            )
-        places = [self._space[one] for one in configurations]
-        chosen: FloatArray = self._columns[quantity][places]
-        return chosen
+    return Surrogate(donor.partition, averaged, static_power_w=donor.static_power_w)
 
 
 def _translated(configuration: Configuration, partition: Partition) -> Configuration:
     """The donor's configuration nearest in kind: a launch point it lacks becomes its first."""
-    offered = {*partition.launch_points, LaunchPoint.NONE, None}
-    if configuration.launch_point in offered:
+    if configuration.launch_point in {*partition.launch_points, LaunchPoint.NONE, None}:
         return configuration
-    launch = partition.launch_points[0] if partition.launch_points else None
     return Configuration(
         clock_mhz=configuration.clock_mhz,
         sm_allocation=configuration.sm_allocation,
-        launch_point=launch,
+        launch_point=partition.launch_points[0] if partition.launch_points else None,
     )
-
-
-def _scaled(columns: Sequence[FloatArray]) -> FloatArray:
-    """Centre and scale each donor's predictions, shape (m, donors)."""
-    stacked = np.stack(columns, axis=1)
-    deviation = stacked.std(axis=0)
-    scaled: FloatArray = (stacked - stacked.mean(axis=0)) / np.where(
-        deviation > 1e-12, deviation, 1.0
-    )
-    return scaled

@@ -22,7 +22,7 @@ def _measure_every(space, step: int) -> list[Measurement]:
 
 def test_gradient_of_the_fit_is_that_of_its_objective():
     rng = np.random.default_rng(0)
-    inputs = np.column_stack([rng.random((20, 2)), rng.integers(0, 3, 20), rng.random((20, 3))])
+    inputs = np.column_stack([rng.random((20, 2)), rng.integers(0, 3, 20), rng.random(20)])
     process = GaussianProcess(
         inputs, rng.standard_normal(20), noise_levels=rng.uniform(0.5, 2, 20), noise_median=0.1
     )
