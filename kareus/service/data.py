@@ -1,11 +1,14 @@
 """Use cases about data and the machine: import, validation, calibration, doctor."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from kareus.device.clocks import ReleasedClock, release_clocks
+from kareus.errors import DeviceError
 from kareus.profiling.campaign import ProfileProgress, ProfileReport, profile
+from kareus.profiling.machine import adapt_workload
 from kareus.profiling.replay import read_recorded
 from kareus.profiling.static_power import StaticPower, measure_static_power
 from kareus.service import doctor, trust
@@ -80,7 +83,11 @@ class DataUseCases(Base):
         Raises:
             ConfigError: The settings are no workload.
         """
-        return doctor.measuring_checks(build_workload(settings), set_clocks=False)
+        workload = build_workload(settings)
+        # Without GPUs there is nothing to adapt to; the checks then say so.
+        with contextlib.suppress(DeviceError):
+            workload = adapt_workload(workload)
+        return doctor.measuring_checks(workload, set_clocks=False)
 
     def release_clocks(self) -> list[ReleasedClock]:
         """Reset the clocks of all GPUs but those a living process holds.

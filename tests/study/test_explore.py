@@ -35,8 +35,8 @@ def test_joint_frontier_of_all_layouts(service: Service) -> None:
         assert study is not None
         plan = service.choose(study, method=Method.KAREUS, number=point.plan)
         assert plan.job_energy_j == pytest.approx(point.job_energy_j)
-    # No baseline plan of any layout lies beyond the joint frontier, but for the distance between two
-    # neighbouring plans.
+    # No baseline plan of any layout lies beyond the joint frontier, but for the distance between
+    # two neighbouring plans.
     for layout in result.layouts:
         for time_s, energy_j in layout.baseline:
             assert any(
