@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from kareus.errors import ConfigError, KareusError
 from kareus.train.log import LogWriter
+from kareus.train.parent import watch_parent
 from kareus.train.settings import parse_arguments
 
 _PEER_ENDED = ("connection closed", "connection reset", "broken pipe", "another rank ended")
@@ -27,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KareusError as error:
         sys.stderr.write(f"kareus.train: {error}\n")
         return error.exit_code
+    watch_parent(lambda: os._exit(1))
     log = LogWriter(settings.log, rank)
     try:
         # Only here: messages about the command line need no torch.

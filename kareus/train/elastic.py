@@ -1,9 +1,13 @@
 """torchrun in a process of its own, which writes down which of its workers failed and how."""
 
 import json
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from kareus.train.parent import watch_parent
 
 
 def main(failures: Path, arguments: Sequence[str]) -> int:
@@ -13,6 +17,8 @@ def main(failures: Path, arguments: Sequence[str]) -> int:
         failures: File that gets the failed workers, as JSON.
         arguments: torchrun's command line.
     """
+    # torchrun ends its workers in good order when it is asked to end.
+    watch_parent(lambda: os.kill(os.getpid(), signal.SIGTERM))
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import parse_args, run

@@ -67,7 +67,7 @@ class ProgressDisplay:
         """Show a step that has ended."""
         energy = "" if record.energy_j is None else f"  {record.energy_j:.0f} J/GPU"
         text = (
-            f"loss {record.loss:.4f}  {record.time_s:.3f} s (planned {self._planned_s:.3f} s)  "
+            f"loss {record.loss:.4f}  {record.time_s:.3g} s (planned {self._planned_s:.3g} s)  "
             f"{record.tokens_per_s:,.0f} tokens/s{energy}"
         )
         if self._progress is not None and self._task is not None:

@@ -1,7 +1,7 @@
 """What a training run is told: one dataclass, its command line, and back."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
@@ -170,8 +170,17 @@ def parse_arguments(arguments: Sequence[str]) -> TrainingSettings:
             parser.add_argument(_flag(each.name), action="store_true", help=each.metadata["help"])
         else:
             parser.add_argument(_flag(each.name), default=each.default, help=each.metadata["help"])
+    return training_settings(vars(parser.parse_args(arguments)))
+
+
+def training_settings(values: Mapping[str, object]) -> TrainingSettings:
+    """Return the settings with the given values, as texts or of their own types.
+
+    Raises:
+        ConfigError: A value is not what its setting can be.
+    """
     try:
-        return _ADAPTER.validate_python(vars(parser.parse_args(arguments)))
+        return _ADAPTER.validate_python(dict(values))
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         name = ".".join(map(str, problem["loc"]))

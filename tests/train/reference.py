@@ -15,6 +15,13 @@ def reference_losses(
     workload: Workload, num_steps: int, *, decay_steps: int | None = None
 ) -> list[float]:
     """Loss of every step with the trainer's defaults."""
+    return [loss for loss, _ in reference_steps(workload, num_steps, decay_steps=decay_steps)]
+
+
+def reference_steps(
+    workload: Workload, num_steps: int, *, decay_steps: int | None = None
+) -> list[tuple[float, float]]:
+    """Loss and gradient norm of every step."""
     dp = workload.parallelism.dp
     single = replace(
         workload,
@@ -35,18 +42,18 @@ def reference_losses(
         betas=(0.9, 0.95),
     )
     source = SyntheticTokens(vocab_size=workload.model.vocab_size, seq_len=workload.seq_len, seed=0)
-    losses = []
+    steps = []
     for step in range(1, num_steps + 1):
         batches = [load_batch(source, workload, step=step, dp_rank=rank) for rank in range(dp)]
         tokens, targets = (torch.cat(parts) for parts in zip(*batches, strict=True))
         optimizer.zero_grad()
         loss = stage.loss(stage(tokens), targets)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        norm = torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         for group in optimizer.param_groups:
             group["lr"] = learning_rate_at(
                 step, highest=1e-3, warmup_steps=2, decay_steps=decay_steps or num_steps
             )
         optimizer.step()
-        losses.append(loss.item())
-    return losses
+        steps.append((loss.item(), norm.item()))
+    return steps

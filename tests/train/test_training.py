@@ -4,6 +4,8 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +23,7 @@ from kareus.train.runtime import clock_requests, planned_instructions
 from kareus.train.settings import TrainingSettings
 from kareus.train.track import track
 from kareus.workload.models import load_model
-from tests.train.reference import reference_losses
+from tests.train.reference import reference_losses, reference_steps
 from tests.train.sample import make_bundle, make_schedule, make_workload, tiny_model
 
 NUM_STEPS = 20
@@ -45,13 +47,22 @@ def relative_errors(losses, expected):
     return max(abs(a - b) / b for a, b in zip(losses, expected, strict=True))
 
 
+def check_exact(report, workload, num_steps=NUM_STEPS):
+    """Losses and gradient norms are those of one process without a schedule."""
+    steps = reference_steps(workload, num_steps)
+    assert relative_errors(report.losses, [loss for loss, _ in steps]) < 1e-4
+    for log in read_log(report.log):
+        norms = [record.gradient_norm for record in log.steps]
+        assert relative_errors(norms, [norm for _, norm in steps]) < 1e-3
+
+
 def test_pp2_tp2_trains_exactly_and_follows_its_schedule(tmp_path, standin, monkeypatch):
     monkeypatch.setenv("STANDIN_GPUS", "4")
     workload = make_workload(pp=2, tp=2)
     bundle = make_bundle(tmp_path, workload)
     report = run(tmp_path, bundle, clocks="apply")
 
-    assert relative_errors(report.losses, reference_losses(workload, NUM_STEPS)) < 1e-4
+    check_exact(report, workload)
     assert report.losses[-1] < report.losses[0]
     assert report.schedule_followed is True, report.mismatches
     assert report.steps == NUM_STEPS
@@ -99,7 +110,7 @@ def test_pp2_tp2_trains_exactly_and_follows_its_schedule(tmp_path, standin, monk
 def test_cp2_tp2_trains_exactly(tmp_path):
     workload = make_workload(cp=2, tp=2, num_microbatches=2)
     report = run(tmp_path, make_bundle(tmp_path, workload))
-    assert relative_errors(report.losses, reference_losses(workload, NUM_STEPS)) < 1e-4
+    check_exact(report, workload)
     assert report.schedule_followed is True, report.mismatches
     assert report.energy_j is None
     assert not clock_file(report.log, 0).exists()
@@ -109,7 +120,7 @@ def test_dp2_pp2_trains_exactly_with_tied_embeddings_and_one_microbatch(tmp_path
     model = tiny_model(tied_embeddings=True)
     workload = make_workload(dp=2, pp=2, num_microbatches=1, model=model, recompute=Recompute.NONE)
     report = run(tmp_path, make_bundle(tmp_path, workload))
-    assert relative_errors(report.losses, reference_losses(workload, NUM_STEPS)) < 1e-4
+    check_exact(report, workload)
     assert report.schedule_followed is True, report.mismatches
 
 
@@ -129,9 +140,8 @@ def test_two_nodes_train_as_one(tmp_path):
 
     with ThreadPoolExecutor(2) as pool:
         reports = list(pool.map(launch_node, range(2)))
-    expected = reference_losses(workload, 3)
     for report in reports:
-        assert relative_errors(report.losses, expected) < 1e-4
+        check_exact(report, workload, 3)
         assert report.schedule_followed is True, report.mismatches
 
 
@@ -187,11 +197,37 @@ def test_a_killed_rank_ends_the_job_and_resume_goes_on_exactly(tmp_path, standin
     assert [after[step] for step in before] == pytest.approx(list(before.values()), rel=1e-7)
 
 
+def processes_of(log: Path):
+    """Processes that train into a log."""
+    return [p for p in psutil.process_iter(["cmdline"]) if str(log) in (p.info["cmdline"] or ())]
+
+
 def wait_for(condition, timeout_s: float = 30.0) -> None:
     deadline_s = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline_s, "it did not happen in time"
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_ending_the_launcher_ends_its_processes_and_releases_the_clocks(tmp_path, standin, number):
+    workload = make_workload(pp=2, num_microbatches=2)
+    bundle = make_bundle(tmp_path, workload)
+    log = tmp_path / "log"
+    code = (
+        "from pathlib import Path; from kareus.train.launcher import launch\n"
+        "from kareus.train.settings import TrainingSettings\n"
+        f"launch(TrainingSettings(bundle=Path({str(bundle)!r}), log=Path({str(log)!r}), "
+        "device='cpu', clocks='apply', steps=100_000))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    wait_for(lambda: clock_file(log, 1).exists() and rank_file(log, 1).exists(), 120.0)
+    wait_for(lambda: standin.gpu(1).num_sets > 1, 120.0)
+    process.send_signal(number)
+    process.wait(timeout=60)
+    wait_for(lambda: not processes_of(log), 60.0)
+    for rank in range(2):
+        wait_for(lambda rank=rank: standin.gpu(rank).locked_mhz == 0)
 
 
 def test_tiny_model_learns_within_ten_steps_with_the_defaults(tmp_path):
