@@ -22,13 +22,13 @@ def browser() -> Iterator[Browser]:
         chromium.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the server keeps its database."""
     return tmp_path_factory.mktemp("home")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server(home: Path) -> Iterator[str]:
     """The dashboard's address."""
     with serve(home) as address:
