@@ -7,7 +7,13 @@ from collections.abc import Sequence
 import click
 
 from kareus import __version__
-from kareus.cli import commands_explore, commands_jobs, commands_machine, commands_studies
+from kareus.cli import (
+    commands_explore,
+    commands_jobs,
+    commands_machine,
+    commands_studies,
+    commands_train,
+)
 from kareus.errors import KareusError
 
 
@@ -27,6 +33,7 @@ for command in (
     *commands_explore.COMMANDS,
     *commands_jobs.COMMANDS,
     *commands_machine.COMMANDS,
+    *commands_train.COMMANDS,
 ):
     kareus.add_command(command)
 
