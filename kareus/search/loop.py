@@ -43,6 +43,8 @@ _LEAST_POINTS = 4
 # Repeats compete for the last part of the budget only: before, a new point teaches as much.
 _REPEAT_SHARE = 0.25
 _MAX_REPEATS = 4
+# Expected gain (share) below which a repeat is not worth its measurement.
+_LEAST_REPEAT_GAIN = 2e-4
 # Joint samples cost the cube of the number of configurations: about 0.1 s at this one.
 _MAX_JOINT = 1000
 
@@ -217,9 +219,10 @@ class KareusSearch(BaseSearch):
             one = belief.points[place]
             if one in failed or counts[one] > _MAX_REPEATS:
                 factor[place] = 0.0
-        return Acquisition(
+        picks = Acquisition(
             belief.samples, clocks_mhz=belief.clocks_mhz, held=held, factor=factor
         ).choose(size)
+        return tuple(pick for pick in picks if pick[0] >= _LEAST_REPEAT_GAIN)
 
     def _belief(self) -> "_Belief":
         """What is believed at this step about the measured and the open configurations."""
