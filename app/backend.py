@@ -12,12 +12,17 @@ from kareus.core.measurement import Measurement
 from kareus.core.plan import Method, Plan
 from kareus.core.timeline import TimelineRow
 from kareus.service import (
+    CalibrationView,
     DoctorCheck,
+    ExplorationAssessment,
+    ExplorationRequest,
     PartitionProgress,
     PlanSummary,
     Service,
     StudyDetail,
     StudySummary,
+    Validation,
+    WorkloadSettings,
 )
 
 
@@ -74,3 +79,27 @@ def partitions(study: str, state: str) -> list[PartitionProgress]:  # noqa: ARG0
 def doctor() -> list[DoctorCheck]:
     """Return what this machine can do, at most half a minute old."""
     return service().doctor()
+
+
+@st.cache_data(max_entries=8, ttl="30s", show_spinner=False)
+def preflight(settings: WorkloadSettings) -> list[DoctorCheck]:
+    """Return whether this machine can measure a workload, at most half a minute old."""
+    return service().preflight(settings)
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def exploration_assessment(request: ExplorationRequest) -> ExplorationAssessment:
+    """Return what an exploration would mean."""
+    return service().assess_exploration(request)
+
+
+@st.cache_data(max_entries=16, show_spinner=False)
+def built_in_calibration(gpu: str) -> CalibrationView:
+    """Return the calibration a GPU comes with."""
+    return service().built_in_calibration(gpu)
+
+
+@st.cache_data(max_entries=16, show_spinner=False)
+def validation(records: str, calibration: str | None, written_s: float) -> Validation:  # noqa: ARG001
+    """Hold a calibration against kept records; when its file was written is part of the key."""
+    return service().validate_records(records, calibration=calibration)

@@ -18,11 +18,13 @@ class PageEntry:
         file: Name of its file in `app_pages/`, without the ending.
         title: What the navigation and the browser's tab say.
         icon: Material symbol.
+        hidden: Whether other pages lead to it and the navigation does not list it.
     """
 
     file: str
     title: str
     icon: str
+    hidden: bool = False
 
     @property
     def path(self) -> Path:
@@ -42,7 +44,25 @@ FRONTIER = PageEntry(file="frontier", title="Frontier", icon=":material/show_cha
 PLAN = PageEntry(file="plan", title="Plan", icon=":material/view_timeline:")
 PARTITIONS = PageEntry(file="partitions", title="Partitions", icon=":material/scatter_plot:")
 MACHINE = PageEntry(file="machine", title="Machine", icon=":material/memory:")
-PAGES = (STUDIES, NEW_STUDY, JOBS, FRONTIER, PLAN, PARTITIONS, MACHINE)
+EXPLORER = PageEntry(file="explorer", title="Explorer", icon=":material/explore:")
+COMPARE = PageEntry(file="compare", title="Compare", icon=":material/stacked_line_chart:")
+TRUST = PageEntry(file="trust", title="Trust", icon=":material/verified:")
+CONSTRAINTS = PageEntry(
+    file="constraints", title="Constraints", icon=":material/rule:", hidden=True
+)
+PAGES = (
+    STUDIES,
+    NEW_STUDY,
+    JOBS,
+    FRONTIER,
+    PLAN,
+    PARTITIONS,
+    EXPLORER,
+    COMPARE,
+    TRUST,
+    MACHINE,
+    CONSTRAINTS,
+)
 
 
 def as_streamlit_pages(entries: Iterable[PageEntry]) -> list[Page]:
@@ -54,6 +74,7 @@ def as_streamlit_pages(entries: Iterable[PageEntry]) -> list[Page]:
             icon=entry.icon,
             url_path=entry.url_path,
             default=position == 0,
+            visibility="hidden" if entry.hidden else "visible",
         )
         for position, entry in enumerate(entries)
     ]

@@ -21,6 +21,12 @@ PINS = "pins"
 JOB = "job"
 PARTITION = "partition"
 BASELINE = "baseline"
+EXPLORATION = "exploration"
+POINT = "point"
+STUDIES = "studies"
+SCALE = "scale"
+RECORDS = "records"
+CALIBRATION = "calibration"
 _OF_A_STUDY = (PLAN, METHOD, PINS, PARTITION)
 
 

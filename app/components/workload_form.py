@@ -175,7 +175,7 @@ def _draw_model_and_gpu(slots: dict[str, DeltaGenerator]) -> None:
     st.selectbox(
         "Model",
         [*uploaded, *api.model_names()],
-        format_func=_model_label,
+        format_func=model_label,
         **_initial("model", EXAMPLE_SETTINGS.model),
     )
     try:
@@ -231,10 +231,10 @@ def _draw_upload(uploaded: list[str]) -> None:
         uploaded.insert(0, name)
         st.session_state["model_to_choose"] = name
         st.rerun()
-    st.success(f"{escape(_model_label(name))} is among the models.", icon=":material/check_circle:")
+    st.success(f"{escape(model_label(name))} is among the models.", icon=":material/check_circle:")
 
 
-def _model_label(name: str) -> str:
+def model_label(name: str) -> str:
     """A model's name; of an uploaded configuration the folder that keeps it."""
     path = PurePath(name)
     return path.parent.name if path.name == "config.json" else path.name

@@ -253,7 +253,8 @@ def _parity_panel(
     y = alt.Y("predicted:Q", title=f"Predicted {title} ({axis_unit})", scale=scale, axis=axis)
     diagonal = alt.Chart(ends).mark_line(color=palette.rule, strokeWidth=1).encode(x=x, y=y)
     methods = methods_of(frame)
-    names = [METHOD_NAMES[method] for method in methods]
+    others = sorted(set(frame["method"]) - set(Method))  # a sweep has no method
+    names = [METHOD_NAMES[method] for method in methods] + others
     points = (
         alt.Chart(shown)
         .mark_point(size=46, strokeWidth=1.5, filled=False, opacity=0.9)
@@ -262,12 +263,18 @@ def _parity_panel(
             y=y,
             color=alt.Color(
                 "method_name:N",
-                scale=alt.Scale(domain=names, range=[palette.methods[m] for m in methods]),
+                scale=alt.Scale(
+                    domain=names,
+                    range=[palette.methods[m] for m in methods] + [palette.dynamic] * len(others),
+                ),
                 legend=alt.Legend(title=None, orient="top", direction="horizontal"),
             ),
             shape=alt.Shape(
                 "method_name:N",
-                scale=alt.Scale(domain=names, range=[SHAPES[m] for m in methods]),
+                scale=alt.Scale(
+                    domain=names,
+                    range=[SHAPES[m] for m in methods] + ["circle"] * len(others),
+                ),
             ),
             tooltip=[
                 alt.Tooltip("label:N", title="Workload"),
