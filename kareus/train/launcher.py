@@ -45,6 +45,10 @@ _STOP_S = 45.0
 TIMELINE_NAME = "timeline.json"
 
 
+# The file descriptor itself: what is printed must not mix with the one JSON document.
+_STANDARD_ERROR = 2
+
+
 @dataclass(frozen=True, kw_only=True)
 class LaunchReport:
     """How a training run went.
@@ -249,7 +253,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str] | None) -> int:
     variables = dict(os.environ if environment is None else environment)
     # torchrun would choose 1 and say so at length.
     variables.setdefault("OMP_NUM_THREADS", "1")
-    process = subprocess.Popen(command, stdout=sys.stderr.fileno(), env=variables)
+    process = subprocess.Popen(command, stdout=_STANDARD_ERROR, env=variables)
     try:
         with _terminating():
             return process.wait()
