@@ -12,6 +12,7 @@ from app.components.tables import table_height
 from app.components.text import small
 from app.wording import age, plural, source_words
 from kareus.errors import KareusError
+from kareus.report.format import reduction
 from kareus.service import StudySummary
 
 _TABLE = "studies_table"
@@ -74,7 +75,7 @@ def _answer(studies: list[StudySummary]) -> str:
         return f"{plural(len(studies), 'study')}, none finished yet"
     best = max(finished, key=lambda study: study.iso_time_energy_reduction_pct or 0.0)
     return (
-        f"{best.iso_time_energy_reduction_pct:.1f} % less energy at equal time "
+        f"{reduction(best.iso_time_energy_reduction_pct, 'energy')} at equal time "
         f"is the best of {plural(len(finished), 'finished study')}"
     )
 

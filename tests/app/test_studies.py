@@ -24,7 +24,7 @@ def test_the_answer_names_the_best_study(fake: FakeService, open_page: Opener) -
     fake.add_study("s2", iso_time_energy_reduction_pct=21.25)
     fake.add_study("s3", state="running")
     page = open_page("studies")
-    assert "21.2 % less energy at equal time is the best of 2 finished studies" in words(page)
+    assert "21.2\u2009% less energy at equal time is the best of 2 finished studies" in words(page)
     table = page.dataframe[0].value
     assert list(table["state"]) == ["running", "done", "done"]  # newest first
     assert table["energy_at_equal_time"].isna().tolist() == [True, False, False]
