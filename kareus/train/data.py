@@ -8,15 +8,16 @@ per microbatch, D data-parallel replicas.
 """
 
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from kareus.core.workload import Workload
 from kareus.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _NUM_MOTIFS, _MOTIF_LENGTH = 64, 16
 
@@ -121,7 +122,7 @@ def open_tokens(path: Path | None, workload: Workload, *, seed: int) -> TokenSou
 
 def load_batch(
     source: TokenSource, workload: Workload, *, step: int, dp_rank: int
-) -> tuple[Tensor, Tensor]:
+) -> "tuple[Tensor, Tensor]":
     """Return a replica's tokens and targets of a step, shape (M b, S) each, int64.
 
     Args:
@@ -130,6 +131,9 @@ def load_batch(
         step: From 1.
         dp_rank: The replica.
     """
+    # Only here: a launcher looks at the data without torch.
+    import torch
+
     num_own = workload.num_microbatches * workload.microbatch_size
     first = ((step - 1) * workload.parallelism.dp + dp_rank) * num_own
     sequences = np.stack([source.sequence(first + i) for i in range(num_own)])

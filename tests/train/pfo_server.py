@@ -24,7 +24,7 @@ PYTHON = FOLDER / "bin" / "python"
 
 def server_python() -> Path:
     """Return the Python of the server's environment, made if need be."""
-    # torch first: by itself zeus[pfo-server] would draw in the largest build there is.
+    # torch as here: by itself zeus[pfo-server] would draw in the newest and largest build.
     torch = importlib.metadata.version("torch").partition("+")[0]
     packages = [f"torch=={torch}", f"zeus[pfo-server]=={importlib.metadata.version('zeus')}",
                 "aiofiles"]  # fmt: skip
@@ -34,10 +34,11 @@ def server_python() -> Path:
         if not stamp.exists() or stamp.read_text() != wanted:
             shutil.rmtree(FOLDER, ignore_errors=True)
             subprocess.run([sys.executable, "-m", "venv", str(FOLDER)], check=True)
-            for package in packages:
-                subprocess.run(
-                    [str(PYTHON), "-m", "pip", "install", "--quiet", package], check=True
-                )
+            # Most of the time goes into compiling what is never imported.
+            subprocess.run(
+                [str(PYTHON), "-m", "pip", "install", "--quiet", "--no-compile", *packages],
+                check=True,
+            )
             stamp.write_text(wanted)
     return PYTHON
 

@@ -4,6 +4,8 @@ import hashlib
 import json
 import re
 import socket
+import subprocess
+import sys
 import zipfile
 
 import pytest
@@ -227,3 +229,11 @@ def test_data_that_cannot_be_used(bundle, tmp_path):
 def test_settings_that_cannot_be(tmp_path, settings, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
         TrainingSettings(**{"bundle": tmp_path, "log": tmp_path, "device": "cpu", **settings})
+
+
+def test_launching_and_tracking_need_no_torch():
+    code = (
+        "import sys, kareus.train.launcher, kareus.train.track, kareus.train.clock_process\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
