@@ -4,6 +4,7 @@ Every cached value is the same for all users, keyed by the study and its state, 
 that belongs to one user is in here.
 """
 
+import contextlib
 from collections.abc import Sequence
 
 import streamlit as st
@@ -11,6 +12,7 @@ import streamlit as st
 from kareus.core.measurement import Measurement
 from kareus.core.plan import Method, Plan
 from kareus.core.timeline import TimelineRow
+from kareus.errors import NotFoundError
 from kareus.service import (
     CalibrationView,
     DoctorCheck,
@@ -31,9 +33,17 @@ def service() -> Service:
     return Service()
 
 
-def study_summaries() -> list[StudySummary]:
-    """Return the studies, newest first."""
-    return service().studies()
+def study_summaries(named: str | None = None) -> list[StudySummary]:
+    """Return the studies, newest first; last the one of that id, if it is kept out of the list.
+
+    Layouts of an exploration are such studies.
+    """
+    studies = service().studies()
+    if named is not None and all(study.id != named for study in studies):
+        with contextlib.suppress(NotFoundError):
+            found = service().study(named).summary
+            studies += [found] if found.id == named else []
+    return studies
 
 
 @st.cache_data(max_entries=64, show_spinner=False)

@@ -11,6 +11,7 @@ from app.backend import plan_summaries, study_detail, study_summaries
 from app.components.charts import draw, palette
 from app.components.example import offer_first_study
 from app.components.frame import escape, guarded
+from app.components.marks import source_mark
 from app.components.tables import table_height
 from app.components.text import quiet
 from app.wording import age, count, source_words
@@ -164,6 +165,9 @@ def _draw_choice(
             key=_BASELINE,
             on_change=_apply_baseline,
         )
+        st.space("stretch")
+        for source, extrapolated in dict.fromkeys((s.source, s.extrapolated) for s in chosen):
+            source_mark(source, extrapolated=extrapolated)
 
 
 def _apply_choice() -> None:

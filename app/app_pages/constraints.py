@@ -174,11 +174,13 @@ def _draw_verdict(study: StudySummary, reading: Reading, typed: Typed, job: JobV
             small(f":material/error: {escape(failed[1])}", "red")
         elif failed is not None and failed[0] is not None:
             st.session_state.pop(_FAILURE)
+        if reading.empty:
+            quiet("Nothing is constrained yet.")
         for line in reading.errors:
             small(f":material/error: {escape(line)}", "red")
         for line in reading.clashes:
             small(f":material/warning: {escape(line)}", "orange")
-        if not reading.errors and not reading.clashes and failed is None:
+        if reading.constraints is not None and not reading.clashes and failed is None:
             small(":material/check_circle: Nothing that is known before planning", "green")
         name = st.text_input(
             "Name", key=_PREFIX + "name", placeholder=f"{study.name}, constrained"

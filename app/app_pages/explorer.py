@@ -12,7 +12,7 @@ from app.components.charts import palette
 from app.components.frame import escape, guarded
 from app.components.marks import source_mark, state_mark
 from app.components.tables import table_height
-from app.components.text import quiet
+from app.components.text import quiet, small
 from app.wording import age, plural
 from kareus.core.plan import Method
 from kareus.errors import KareusError, NotFoundError
@@ -281,8 +281,7 @@ def _draw_card(view: ExplorationView, chosen: JointPoint | None) -> None:
         time_column.metric("Time", fmt.time(chosen.iteration_time_s))
         energy_column.metric("Energy", fmt.energy(chosen.job_energy_j))
         power_column.metric("Power", fmt.power(chosen.job_energy_j / chosen.iteration_time_s))
-        for line in _facts(view, layout, chosen):
-            quiet(line)
+        small("  \n".join(_facts(view, layout, chosen)), "gray")
         if layout.study is not None and st.button(
             "Open its frontier",
             type="primary",

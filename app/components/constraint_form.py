@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from kareus.report import format as fmt
 from kareus.service import Constraints, PlanSummary, Straggler
 
-ALL_STAGES = "all"
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Typed:
@@ -44,12 +42,14 @@ class Reading:
     """What the fields mean.
 
     Attributes:
-        constraints: The value; None where a field cannot be read.
+        constraints: The value; None where a field cannot be read, or nothing is constrained.
+        empty: Whether nothing is constrained.
         errors: What cannot be, each in a line.
         clashes: What the study's own plans say against it: the solver has the last word.
     """
 
     constraints: Constraints | None
+    empty: bool
     errors: tuple[str, ...]
     clashes: tuple[str, ...]
 
@@ -85,10 +85,10 @@ def read(typed: Typed, *, clocks_mhz: Sequence[int], plans: Sequence[PlanSummary
         else Straggler(stage=typed.straggler, slowdown_pct=slowdown_pct),
         max_clocks_per_stage=typed.max_clocks,
     )
-    if not errors and constraints == Constraints():
-        errors.append("nothing is constrained yet")
+    empty = not errors and constraints == Constraints()
     return Reading(
-        constraints=None if errors else constraints,
+        constraints=None if errors or empty else constraints,
+        empty=empty,
         errors=tuple(errors),
         clashes=tuple(_clashes(constraints, plans)) if plans else (),
     )

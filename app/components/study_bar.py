@@ -28,7 +28,7 @@ def choose_study(*, needs_plans: bool = True) -> StudySummary | None:
     Raises:
         NotFoundError: If the URL names a study that does not exist.
     """
-    studies = study_summaries()
+    studies = study_summaries(url.get(url.STUDY))
     if not studies:
         offer_first_study()
         return None

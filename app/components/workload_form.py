@@ -11,7 +11,7 @@ from typing import Any
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app.backend import doctor, service
+from app.backend import doctor, preflight, service
 from app.components.example import EXAMPLE, EXAMPLE_SETTINGS
 from app.components.frame import escape
 from app.components.text import quiet, small
@@ -20,7 +20,7 @@ from kareus.core.measurement import SourceKind
 from kareus.core.workload import Recompute
 from kareus.errors import KareusError
 from kareus.report.format import THIN_SPACE, clock
-from kareus.service import Finding, Severity, StudyRequest, WorkloadSettings
+from kareus.service import BUILT_IN, DoctorCheck, Finding, Severity, StudyRequest, WorkloadSettings
 
 Slots = Mapping[str, DeltaGenerator]
 
@@ -94,6 +94,7 @@ def request() -> StudyRequest:
         measurements=_get("measurements", "").strip() or None
         if source is SourceKind.REPLAY
         else None,
+        calibration=_calibration() if source is SourceKind.SIMULATOR else None,
     )
 
 
@@ -108,6 +109,9 @@ def fill(request: StudyRequest) -> None:
         "source": request.source,
         "seed": str(request.seed),
         "measurements": request.measurements or "",
+        "calibration": next(
+            (c.name for c in service().calibrations() if c.path == request.calibration), BUILT_IN
+        ),
         "name": "",
     }
     values |= {name: str(getattr(settings, name)) for name in (*_DEGREES, *_BATCH)}
@@ -150,16 +154,31 @@ def blocking_reason(findings: Iterable[Finding]) -> str | None:
         if finding.severity is Severity.ERROR:
             return escape(in_words(finding.message))
     source = SourceKind(_get("source", SourceKind.SIMULATOR))
-    if source is SourceKind.MEASURED and (lack := missing_for_measuring()):
+    if source is SourceKind.MEASURED and (lack := missing_for_measuring(measuring_checks())):
         return f"Measuring is not possible on this machine: {escape(lack)}"
     if source is SourceKind.REPLAY and not _get("measurements", "").strip():
         return "Name the recorded measurements, or import them first."
     return None
 
 
-def missing_for_measuring() -> str | None:
-    """Return the first thing this machine lacks for measuring; None if nothing."""
-    checks = doctor()
+def measuring_checks() -> list[DoctorCheck]:
+    """Return whether this machine can measure the workload typed, line by line.
+
+    Where the fields are no workload yet: what it can do at all.
+    """
+    try:
+        return preflight(request().settings)
+    except KareusError:
+        return doctor()
+
+
+def missing_for_measuring(checks: Iterable[DoctorCheck] | None = None) -> str | None:
+    """Return the first thing this machine lacks for measuring; None if nothing.
+
+    Args:
+        checks: What was looked at; None for what the machine can do at all.
+    """
+    checks = doctor() if checks is None else list(checks)
     for check in checks:
         if check.state == "missing":
             return f"{check.name}: {check.found}" + (f" ({check.remedy})" if check.remedy else "")
@@ -294,6 +313,9 @@ def _draw_source_and_budget(slots: dict[str, DeltaGenerator]) -> None:
             **_initial("measurements", st.session_state.get(DATASET, "")),
         )
     slots["measurements"] = st.container(gap="xsmall")
+    if _get("source", EXAMPLE.source) == SourceKind.SIMULATOR:
+        _draw_calibration()
+    slots["calibration"] = st.container(gap="xsmall")
     st.selectbox(
         "Measuring budget",
         list(_BUDGETS),
@@ -319,12 +341,42 @@ def _draw_source_and_budget(slots: dict[str, DeltaGenerator]) -> None:
     slots["other"] = st.container(gap="xsmall")
 
 
+def _calibrations() -> list[str]:
+    """Names of the kept calibrations of the GPU chosen."""
+    gpu = _get("gpu", EXAMPLE_SETTINGS.gpu)
+    return [one.name for one in service().calibrations() if one.gpu == gpu]
+
+
+def _calibration() -> str | None:
+    """Path of the calibration chosen; None for the GPU's own."""
+    name = _get("calibration", BUILT_IN)
+    gpu = _get("gpu", EXAMPLE_SETTINGS.gpu)
+    found = (one for one in service().calibrations() if (one.name, one.gpu) == (name, gpu))
+    return next((one.path for one in found), None)
+
+
+def _draw_calibration() -> None:
+    """Choose the simulator's calibration, where there is more than the GPU's own."""
+    kept = _calibrations()
+    if not kept:
+        return
+    if st.session_state.get(_PREFIX + "calibration") not in (None, BUILT_IN, *kept):
+        st.session_state[_PREFIX + "calibration"] = BUILT_IN
+    st.selectbox(
+        "Calibration",
+        [BUILT_IN, *kept],
+        format_func=lambda name: "Built-in" if name == BUILT_IN else name,
+        help="What the simulator computes with; the Trust page takes more.",
+        **_initial("calibration", BUILT_IN),
+    )
+
+
 def _draw_source_reason(slots: Slots) -> None:
     """With the measured source: what this machine can do, and what it lacks."""
     if _get("source", EXAMPLE.source) != SourceKind.MEASURED:
         return
     with slots["source"]:
-        for check in doctor():
+        for check in measuring_checks():
             icon, color = _CHECK_MARKS.get(check.state, _CHECK_MARKS["warning"])
             remedy = f" {check.remedy}" if check.remedy and check.state != "ok" else ""
             small(f"{icon} **{escape(check.name)}**: {escape(check.found + remedy)}", color)

@@ -15,12 +15,13 @@ from kareus.core.measurement import SourceKind
 from kareus.core.plan import Method
 from kareus.report import format as fmt
 from kareus.report.comparison import Frontiers
-from kareus.report.data import end_labels, source_mark
+from kareus.report.data import source_mark
 from kareus.report.drawing import VIEW, AnyChart, finish
 from kareus.report.series import series_color, series_colors, series_shape
 from kareus.report.theme import LIGHT, Palette
 
 _PER_TOKENS = 1e6
+_NAME_SEPARATION = 0.06  # of the energies' range
 
 
 class Scale(StrEnum):
@@ -161,7 +162,7 @@ def side_by_side_figure(
     span_x = max(max(xs) - min(xs), 0.05 * max(xs))
     span_y = max(max(ys) - min(ys), 0.05 * max(ys))
     x_scale = alt.Scale(
-        domain=[min(xs) - 0.06 * span_x, max(xs) + 0.38 * span_x], nice=False, zero=False
+        domain=[min(xs) - 0.06 * span_x, max(xs) + 0.34 * span_x], nice=False, zero=False
     )
     y_scale = alt.Scale(
         domain=[min(ys) - 0.08 * span_y, max(ys) + 0.10 * span_y], nice=False, zero=False
@@ -205,22 +206,15 @@ def side_by_side_figure(
         ),
     ]
     ink = series_colors(names, palette)
-    ends = end_labels(
-        kareus.assign(
-            method=kareus["series"],
-            method_name=kareus["series"],
-            iteration_time_s=kareus["x"],
-            energy_j=kareus["y"],
-        )
-    )
-    ends["ink"] = [ink[name] for name in ends["method"]]
+    ends = _names(kareus)
+    ends["ink"] = [ink[name] for name in ends["series"]]
     layers.append(
         alt.Chart(ends)
         .mark_text(align="left", baseline="middle", dx=12, fontSize=12, fontWeight=600, limit=230)
         .encode(
-            x=alt.X("iteration_time_s:Q", scale=x_scale),
-            y=alt.Y("energy_j:Q", scale=y_scale),
-            text="method_name:N",
+            x=alt.X("x:Q", scale=x_scale),
+            y=alt.Y("y:Q", scale=y_scale),
+            text="series:N",
             color=alt.Color("ink:N", scale=None),
             tooltip=alt.value(None),
         )
@@ -274,6 +268,23 @@ def _reference_layers(palette: Palette, x: alt.X, y: alt.Y) -> list[alt.Chart]:
             color=palette.labels[Method.MEGATRON],
         ).encode(x=x, y=y, text="name:N", tooltip=nothing),
     ]
+
+
+def _names(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return where the names stand: right of all lines, at their ends' heights, none over another.
+
+    A name at its own end could stand on another study's line.
+    """
+    columns = ["series", "x", "y"]
+    if frame.empty:
+        return pd.DataFrame(columns=columns)
+    ends = frame.loc[frame.groupby("series")["x"].idxmax(), columns]
+    ends = ends.sort_values("y", ignore_index=True)
+    step = _NAME_SEPARATION * max(float(frame["y"].max() - frame["y"].min()), 1e-12)
+    heights: list[float] = []
+    for height in ends["y"]:
+        heights.append(max([float(height), *(below + step for below in heights[-1:])]))
+    return ends.assign(x=float(frame["x"].max()), y=heights)
 
 
 def _words(value: float, relative: bool) -> str:
