@@ -7,7 +7,7 @@
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,14 +20,27 @@ from kareus.compose.instruction import (
 )
 from kareus.compose.iteration import solve_iteration
 from kareus.core.configuration import Configuration
+from kareus.core.frontier import non_dominated
 from kareus.core.measurement import PartitionOption
 from kareus.core.partition import Direction, Execution, Partition
 from kareus.core.pipeline import InstructionRecipe, Pipeline, recipes_by_kind
 from kareus.core.plan import InstructionOption, Method, Plan
+from kareus.core.workload import Recompute
 from kareus.errors import MeasurementError
 
 Kind = tuple[int, Direction]
 KindOptions = dict[Kind, tuple[InstructionOption, ...]]
+
+
+MIXED_EXECUTIONS = ((Execution.NANOBATCH, Execution.SEQUENTIAL),)
+"""Nanobatched and sequential instructions may follow one another."""
+SEPARATE_EXECUTIONS = ((Execution.NANOBATCH,), (Execution.SEQUENTIAL,))
+"""Without recompute a backward needs the activations as its forward left them, split or whole."""
+
+
+def kareus_executions(recompute: Recompute) -> tuple[tuple[Execution, ...], ...]:
+    """Return the sets of executions among which one Kareus plan may choose."""
+    return MIXED_EXECUTIONS if recompute is Recompute.FULL else SEPARATE_EXECUTIONS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,11 +52,13 @@ class MethodOptions:
             absent.
         unavailable: Those methods, with the reason in words.
         notes: What had to be assumed or left out.
+        kareus_executions: Among which Kareus chooses.
     """
 
     options: Mapping[Method, KindOptions]
     unavailable: Mapping[Method, str]
     notes: CompositionNotes
+    kareus_executions: frozenset[Execution]
 
 
 def build_frontiers(
@@ -93,11 +108,31 @@ def solve_methods(
             static_power_w=static_power_w,
             method=method,
             num_plans=num_plans,
-            candidates=[plan for plans in frontiers.values() for plan in plans]
+            candidates=[
+                plan
+                for plans in frontiers.values()
+                for plan in plans
+                if _executions(plan) <= composed.kareus_executions
+            ]
             if method is Method.KAREUS
             else (),
         )
     return frontiers
+
+
+def join_frontiers(
+    frontiers: Sequence[Mapping[Method, tuple[Plan, ...]]],
+) -> dict[Method, tuple[Plan, ...]]:
+    """Return one frontier per method out of several: the non-dominated plans, numbered anew.
+
+    Each plan keeps the bound of the frontier it comes from.
+    """
+    joint: dict[Method, tuple[Plan, ...]] = {}
+    for method in dict.fromkeys(method for each in frontiers for method in each):
+        plans = [plan for each in frontiers for plan in each.get(method, ())]
+        kept = non_dominated([(plan.iteration_time_s, plan.pipeline_energy_j) for plan in plans])
+        joint[method] = tuple(replace(plans[k], number=number) for number, k in enumerate(kept))
+    return joint
 
 
 def compose_methods(
@@ -107,6 +142,7 @@ def compose_methods(
     *,
     static_power_w: float,
     stage_clocks_mhz: Mapping[int, Collection[int]] | None = None,
+    executions: tuple[Execution, ...] = MIXED_EXECUTIONS[0],
 ) -> MethodOptions:
     """Return the instruction options of every method, and what could not be composed.
 
@@ -116,6 +152,7 @@ def compose_methods(
         options: Per unit, its configurations with time and total energy per GPU.
         static_power_w: Static power of one GPU.
         stage_clocks_mhz: Clocks allowed on a virtual stage; stages not named are free.
+        executions: Among which Kareus may choose (`kareus_executions`).
 
     Raises:
         MeasurementError: Not even Kareus can be composed; the message names the units.
@@ -143,11 +180,11 @@ def compose_methods(
         Method.MEGATRON: ((Execution.SEQUENTIAL,), None, (top_clock,)),
         Method.PERSEUS: ((Execution.SEQUENTIAL,), None, None),
         Method.NANOBATCHING_PERSEUS: ((Execution.NANOBATCH,), is_default, None),
-        Method.KAREUS: ((Execution.NANOBATCH, Execution.SEQUENTIAL), None, None),
+        Method.KAREUS: (executions, None, None),
     }
     composed: dict[Method, KindOptions] = {}
     unavailable: dict[Method, str] = {}
-    for method, (executions, configurations, clocks) in rules.items():
+    for method, (allowed_executions, configurations, clocks) in rules.items():
         own: KindOptions = {}
         try:
             for recipe, kinds in recipes_by_kind(recipes).items():
@@ -159,7 +196,7 @@ def compose_methods(
                             recipe,
                             options,
                             static_power_w=static_power_w,
-                            executions=executions,
+                            executions=allowed_executions,
                             configurations=configurations,
                             clocks_mhz=allowed,
                         )
@@ -172,15 +209,27 @@ def compose_methods(
         if method is Method.KAREUS:
             # Fronts are thinned where they grow long; the baselines' options stay as they are.
             own = {
-                kind: merge_options(own[kind], *(others[kind] for others in composed.values()))
+                kind: merge_options(
+                    own[kind],
+                    *(
+                        [option for option in others[kind] if option.execution in executions]
+                        for others in composed.values()
+                    ),
+                )
                 for kind in own
             }
         composed[method] = own
     return MethodOptions(
         options=composed,
+        kareus_executions=frozenset(executions),
         unavailable=unavailable,
         notes=composition_notes(recipes.values(), options),
     )
+
+
+def _executions(plan: Plan) -> frozenset[Execution]:
+    """How the plan's instructions are executed."""
+    return frozenset(option.execution for stage in plan.choices for option in stage)
 
 
 def _both(first: Collection[int] | None, second: Collection[int] | None) -> frozenset[int] | None:

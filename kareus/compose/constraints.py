@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from kareus.compose.baselines import Kind, compose_methods
+from kareus.compose.baselines import MIXED_EXECUTIONS, Kind, compose_methods
 from kareus.compose.few_clocks import merge_clocks, numbered, plans_with_few_clocks
 from kareus.compose.instruction import TIME_GRID_S
 from kareus.compose.iteration import plan_of, round_at, solve_iteration
@@ -22,7 +22,7 @@ from kareus.compose.problem import Ints, Problem, build_problem
 from kareus.compose.rounding import make_net
 from kareus.compose.selection import Preference, select_plan
 from kareus.core.measurement import PartitionOption
-from kareus.core.partition import Partition
+from kareus.core.partition import Execution, Partition
 from kareus.core.pipeline import InstructionRecipe, Pipeline, recipes_by_kind
 from kareus.core.plan import InstructionOption, Method, Plan
 from kareus.errors import ConfigError, InfeasibleError, MeasurementError
@@ -99,6 +99,7 @@ def compose_by_clock(
     *,
     static_power_w: float,
     method: Method = Method.KAREUS,
+    executions: tuple[Execution, ...] = MIXED_EXECUTIONS[0],
 ) -> dict[Kind, dict[int, tuple[InstructionOption, ...]]]:
     """Return a method's options of every kind, clock by clock, pruned within a clock only.
 
@@ -108,6 +109,7 @@ def compose_by_clock(
         options: Per unit, its configurations with time and total energy per GPU.
         static_power_w: Static power of one GPU.
         method: The method.
+        executions: Among which Kareus may choose (`kareus_executions`).
 
     Raises:
         MeasurementError: The method cannot be composed at any clock.
@@ -125,6 +127,7 @@ def compose_by_clock(
                     options,
                     static_power_w=static_power_w,
                     stage_clocks_mhz={kinds[0][0]: (clock,)},
+                    executions=executions,
                 )
             except MeasurementError as error:
                 reason = str(error)

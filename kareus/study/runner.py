@@ -1,16 +1,23 @@
 """Run a study: measure and search, compose, solve, compare; everything ends up in the store."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from kareus.compose.baselines import compose_methods, solve_methods
-from kareus.compose.constraints import compose_by_clock, solve_constrained
-from kareus.core.pipeline import build_pipeline
+from kareus.compose.baselines import (
+    compose_methods,
+    join_frontiers,
+    kareus_executions,
+    solve_methods,
+)
+from kareus.compose.constraints import Constraints, compose_by_clock, solve_constrained
+from kareus.core.measurement import PartitionOption
+from kareus.core.partition import Direction, Partition
+from kareus.core.pipeline import InstructionRecipe, Pipeline, build_pipeline
 from kareus.core.plan import Method, Plan
 from kareus.core.workload import Workload
-from kareus.errors import ConfigError
+from kareus.errors import ConfigError, InfeasibleError, KareusError, MeasurementError
 from kareus.report.comparison import compare_frontiers
 from kareus.search.budget import parse_budget
 from kareus.search.loop import SearchKind
@@ -106,9 +113,14 @@ def run_study(
     _LOGGER.info("study %s: %d results, composing", study, last.done)
     context.check()
     context.progress(_in_phase(last, Phase.COMPOSING))
-    composed = compose_methods(recipes, partitions, options, static_power_w=static_power_w)
-    notes += composed.notes.sentences()
-    notes += (f"{method} is left out: {why}" for method, why in composed.unavailable.items())
+    composed = [
+        compose_methods(
+            recipes, partitions, options, static_power_w=static_power_w, executions=executions
+        )
+        for executions in kareus_executions(workload.recompute)
+    ]
+    notes += composed[0].notes.sentences()
+    notes += (f"{method} is left out: {why}" for method, why in composed[0].unavailable.items())
     pipeline = build_pipeline(
         request.order,
         workload.parallelism.pp,
@@ -117,25 +129,18 @@ def run_study(
     )
     context.progress(_in_phase(last, Phase.SOLVING))
     if request.constraints is None:
-        frontiers = solve_methods(
-            pipeline, composed, static_power_w=static_power_w, num_plans=request.num_plans
+        frontiers = join_frontiers(
+            [
+                solve_methods(
+                    pipeline, one, static_power_w=static_power_w, num_plans=request.num_plans
+                )
+                for one in composed
+            ]
         )
     else:
-        frontiers = {
-            method: solve_constrained(
-                pipeline,
-                compose_by_clock(
-                    recipes, partitions, options, static_power_w=static_power_w, method=method
-                ),
-                request.constraints,
-                static_power_w=static_power_w,
-                gpus_per_stage=workload.parallelism.gpus_per_stage,
-                method=method,
-                num_plans=request.num_plans,
-            ).plans
-            for method in composed.options
-            if method is not Method.MEGATRON
-        }
+        frontiers = _solve_within(
+            request.constraints, pipeline, recipes, partitions, options, request, workload
+        )
     compare = _save(store, study, frontiers, notes)
     for search in store.searches(study):
         store.save_search(
@@ -151,6 +156,52 @@ def run_study(
     context.progress(_in_phase(last, Phase.FINISHED))
     _LOGGER.info("study %s: done", study)
     return StudyResult(study=study, measurements=last.done, compare=compare)
+
+
+def _solve_within(
+    constraints: Constraints,
+    pipeline: Pipeline,
+    recipes: Mapping[tuple[int, Direction], InstructionRecipe],
+    partitions: Mapping[str, Partition],
+    options: Mapping[str, Sequence[PartitionOption]],
+    request: StudyRequest,
+    workload: Workload,
+) -> dict[Method, tuple[Plan, ...]]:
+    """Every method's frontier within constraints; one that cannot keep to them has none.
+
+    Raises:
+        InfeasibleError: Kareus cannot keep to them; the message names those that clash.
+    """
+    static_power_w = workload.gpu.static_power_w
+    found: list[dict[Method, tuple[Plan, ...]]] = []
+    refusal: KareusError | None = None
+    for method in (Method.PERSEUS, Method.NANOBATCHING_PERSEUS, Method.KAREUS):
+        for executions in kareus_executions(workload.recompute):
+            try:
+                plans = solve_constrained(
+                    pipeline,
+                    compose_by_clock(
+                        recipes,
+                        partitions,
+                        options,
+                        static_power_w=static_power_w,
+                        method=method,
+                        executions=executions,
+                    ),
+                    constraints,
+                    static_power_w=static_power_w,
+                    gpus_per_stage=workload.parallelism.gpus_per_stage,
+                    method=method,
+                    num_plans=request.num_plans,
+                ).plans
+            except (InfeasibleError, MeasurementError) as error:
+                refusal = error
+            else:
+                found.append({method: plans})
+    if not any(Method.KAREUS in each for each in found):
+        assert refusal is not None, "Kareus either has plans or was refused"
+        raise refusal
+    return join_frontiers(found)
 
 
 def virtual_stages(workload: Workload, num_chunks: int) -> Workload:

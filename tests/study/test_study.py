@@ -6,6 +6,7 @@ import pytest
 from kareus.core.measurement import SourceKind
 from kareus.core.pipeline import PipelineOrder
 from kareus.core.plan import Method
+from kareus.core.workload import Recompute
 from kareus.errors import ConfigError, InfeasibleError, MeasurementError
 from kareus.profiling.replay import write_recorded
 from kareus.service import Constraints, Service, Straggler, StudyRequest
@@ -146,6 +147,24 @@ def test_other_pipeline_orders(service: Service, order: PipelineOrder, chunks: i
     assert sum(len(stage) for stage in plan.choices) == 2 * 2 * 4 * chunks
     _, content = service.bundle(result.study, best.plan, method=Method.KAREUS)
     assert content
+
+
+def test_without_recompute_a_plan_keeps_to_one_execution(service: Service) -> None:
+    settings = replace(SETTINGS, recompute=Recompute.NONE)
+    study = service.run(StudyRequest(settings=settings, budget="64")).study
+    plans = service.store.load_frontier(study, Method.KAREUS)
+    for plan in plans:
+        assert len({option.execution for stage in plan.choices for option in stage}) == 1
+    limited = service.replan(study, Constraints(max_clocks_per_stage=2)).study
+    for plan in service.store.load_frontier(limited, Method.KAREUS):
+        assert len({option.execution for stage in plan.choices for option in stage}) == 1
+    for method in (Method.PERSEUS, Method.NANOBATCHING_PERSEUS, Method.MEGATRON):
+        for baseline in service.plan_summaries(study, method):
+            assert any(
+                plan.iteration_time_s <= baseline.iteration_time_s * (1 + 1e-9)
+                and plan.pipeline_energy_j <= baseline.pipeline_energy_j * (1 + 1e-9)
+                for plan in plans
+            )
 
 
 def test_transfer_starts_from_a_finished_study_and_says_so(finished: Finished) -> None:
