@@ -13,5 +13,7 @@ def reference_data(name: str) -> Path:
     folder = Path(os.environ.get("KAREUS_REFERENCE_DATA", _BESIDE_CHECKOUT))
     path = folder / name
     if not path.exists():
-        pytest.skip(f"reference data file {path} is absent: set KAREUS_REFERENCE_DATA to its folder")
+        pytest.skip(
+            f"reference data file {path} is absent: set KAREUS_REFERENCE_DATA to its folder"
+        )
     return path

@@ -51,7 +51,7 @@ def test_a_profile_is_imported_and_without_energy_makes_no_study(
 @pytest.mark.slow
 def test_a_study_is_exported_launched_and_tracked(tmp_path: Path, run: Run) -> None:
     database = tmp_path / "kareus.db"
-    study = run("optimize", *TINY, "--budget", "fast", "--db", database, "--json").json["study"]
+    study = run("optimize", *TINY, "--budget", "64", "--db", database, "--json").json["study"]
     bundle = tmp_path / "bundle.zip"
     assert run("export", study, "--max-throughput", "--out", bundle, "--db", database).code == 0
     launched = run(
