@@ -149,7 +149,12 @@ def check_devices(
     if settings.device is DeviceType.CPU and not settings.applies_clocks:
         notes.append("on a CPU clocks are logged, not applied")
         return tuple(notes)
-    devices = visible_devices()
+    try:
+        devices = visible_devices()
+    except DeviceError as error:
+        # What to do about it differs from what a measurement could do.
+        text = str(error).replace("use --source simulator", "train with --device cpu")
+        raise DeviceError(text) from error
     if len(devices) < num_processes:
         raise DeviceError(
             f"this node needs {num_processes} GPUs, {len(devices)} are visible: use more nodes "

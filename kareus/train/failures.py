@@ -76,10 +76,10 @@ def failed_run(
     def blame(failure: WorkerFailure) -> tuple[int, int]:
         """Those killed first, then those with a reason of their own, then those who lost a peer."""
         log = logs.get(failure.rank)
-        reason = log.failure if log is not None else None
+        own_reason = log is not None and log.failure is not None and not log.lost_peer
         if failure.killed_by not in (None, "SIGTERM", "SIGABRT"):
             return (0, failure.rank)
-        return (1 if reason is not None and not _lost_peer(reason) else 2, failure.rank)
+        return (1 if own_reason else 2, failure.rank)
 
     first = min(failures, key=blame)
     log = logs.get(first.rank)
@@ -98,11 +98,3 @@ def failed_run(
     else:
         how = f"failed with status {first.exit_code} (see its messages above)"
     return JobError(f"{who} {how} {after}: the job was ended; {go_on}; logs are in {settings.log}")
-
-
-def _lost_peer(reason: str) -> bool:
-    words = reason.lower()
-    return any(
-        part in words
-        for part in ("connection closed", "connection reset", "broken pipe", "another rank ended")
-    )

@@ -7,7 +7,6 @@ Nothing here needs torch; what does runs in processes of its own.
 """
 
 import contextlib
-import logging
 import os
 import re
 import signal
@@ -40,7 +39,6 @@ from kareus.train.perfetto import write_timeline
 from kareus.train.pfo import PfoServer
 from kareus.train.settings import TrainingSettings
 
-_LOGGER = logging.getLogger(__name__)
 _STOP_S = 45.0
 TIMELINE_NAME = "timeline.json"
 
@@ -106,7 +104,11 @@ def default_log_folder(bundle: Path, *, nodes: int = 1) -> Path:
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     if nodes > 1:
         stamp = f"job-{os.environ.get('SLURM_JOB_ID', 'nodes')}"
-    return Path("kareus-logs") / f"{name}-{stamp}"
+    folder = Path("kareus-logs") / f"{name}-{stamp}"
+    number = 2
+    while nodes == 1 and folder.exists():  # two runs within a second
+        folder, number = folder.with_name(f"{name}-{stamp}-{number}"), number + 1
+    return folder
 
 
 def launch(

@@ -154,6 +154,7 @@ class RankLog:
         steps: Its steps in order; of a step trained twice (after a resume) the later.
         ended: Whether it ended well.
         failure: Why it failed, in its own words; None if it did not say.
+        lost_peer: Whether that was because another rank had ended.
         clock_events: Its clock file.
         num_damaged: Lines that could not be read (cut off by a crash).
     """
@@ -164,6 +165,7 @@ class RankLog:
     failure: str | None
     clock_events: tuple[ClockEvent, ...] = ()
     num_damaged: int = 0
+    lost_peer: bool = False
 
 
 _STEP = TypeAdapter(StepRecord)
@@ -259,12 +261,13 @@ def _read_rank(path: Path, clocks: Path) -> RankLog | None:
     """Read a rank's files; None if it did not get to say who it is."""
     info: RankInfo | None = None
     steps: dict[int, StepRecord] = {}
-    ended, failure, num_damaged = False, None, 0
+    ended, failure, lost_peer, num_damaged = False, None, False, 0
     for values in _lines(path):
         try:
             event = values.pop("event") if values is not None else None
             if event == "start":
-                info, ended, failure = _INFO.validate_python(values), False, None
+                info = _INFO.validate_python(values)
+                ended, failure, lost_peer = False, None, False
             elif event == "step":
                 record = _STEP.validate_python(values)
                 steps[record.step] = record
@@ -272,7 +275,7 @@ def _read_rank(path: Path, clocks: Path) -> RankLog | None:
                 ended = True
             elif event == "failed":
                 assert values is not None
-                failure = str(values["reason"])
+                failure, lost_peer = str(values["reason"]), bool(values["peer"])
             else:
                 num_damaged += 1
         except (ValidationError, KeyError):
@@ -292,6 +295,7 @@ def _read_rank(path: Path, clocks: Path) -> RankLog | None:
         failure=failure,
         clock_events=tuple(events),
         num_damaged=num_damaged,
+        lost_peer=lost_peer,
     )
 
 

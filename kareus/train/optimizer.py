@@ -1,11 +1,13 @@
 """AdamW over a stage's parameters: gradient norm over the mesh, learning rate, master weights.
 
 Parameters in bf16 are trained through fp32 copies, since an update is mostly smaller than the
-spacing of bf16 values. The global norm counts every weight of the model once: weights split over
+spacing of bf16 values; their gradients are summed over microbatches in fp32, for the same reason.
+The global norm counts every weight of the model once: weights split over
 tensor-parallel ranks on every rank, replicated ones on one rank, and a tied embedding's copy on the
 last stage not at all.
 """
 
+import logging
 import math
 from collections.abc import Iterator
 
@@ -15,6 +17,7 @@ from torch import Tensor, nn
 from kareus.execute.block import weight_specs
 from kareus.execute.stage import Stage
 
+_LOGGER = logging.getLogger(__name__)
 BETAS = (0.9, 0.95)
 EPSILON = 1e-8
 _FINAL_SHARE = 0.1
@@ -56,6 +59,9 @@ class StageOptimizer:
         self._masters: list[Tensor] = [
             p if p.dtype in (torch.float32, torch.float64) else _master(p) for p in self._parameters
         ]
+        for parameter, master in zip(self._parameters, self._masters, strict=True):
+            if master is not parameter:
+                _sum_gradients_in_fp32(parameter)
         matrices = [m for m in self._masters if m.dim() >= 2]
         vectors = [m for m in self._masters if m.dim() < 2]
         groups = [
@@ -134,6 +140,14 @@ class StageOptimizer:
 def clip_scale(norm: float, clip_norm: float) -> float:
     """Return what to multiply gradients by so that their norm is at most `clip_norm` (0: any)."""
     return min(1.0, clip_norm / (norm + 1e-6)) if clip_norm else 1.0
+
+
+def _sum_gradients_in_fp32(parameter: nn.Parameter) -> None:
+    """Let autograd add up a bf16 weight's gradients in fp32, where torch can (since 2.10)."""
+    if hasattr(torch.Tensor, "grad_dtype"):
+        parameter.grad_dtype = torch.float32
+    else:
+        _LOGGER.warning("this torch sums gradients in %s; use 2.10 or later", parameter.dtype)
 
 
 def _master(parameter: nn.Parameter) -> Tensor:

@@ -7,7 +7,6 @@ reduced, clipped, applied; one line written to the rank's log.
     torchrun --nproc-per-node 4 -m kareus.train BUNDLE LOG --device cpu --steps 20
 """
 
-import logging
 import os
 import platform
 import socket
@@ -21,6 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 import kareus
 from kareus.core.workload import Workload
+from kareus.device.nvml import driver_version
 from kareus.errors import ConfigError, JobError
 from kareus.execute.dropout import mix_seed
 from kareus.execute.parallel import ParallelGroups, build_mesh
@@ -42,8 +42,6 @@ from kareus.train.progress import ProgressDisplay
 from kareus.train.runtime import ScheduleRuntime, configure_stage, planned_instructions
 from kareus.train.settings import DeviceType, TrainingSettings, settings_document
 from kareus.train.timing import CudaTimer, HostTimer
-
-_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -369,6 +367,7 @@ def _rank_info(
             "study": schedule.provenance.study,
             "pid": os.getpid(),
             "gpu": torch.cuda.get_device_name() if on_gpu else None,
+            "driver": driver_version() if on_gpu or applied else None,
             "versions": {
                 "kareus": kareus.__version__,
                 "python": platform.python_version(),

@@ -7,7 +7,7 @@ import torch
 from kareus.core.workload import Parallelism, Recompute, Workload
 from kareus.execute.parallel import ParallelGroups
 from kareus.execute.stage import Stage
-from kareus.train.data import SyntheticTokens, load_batch
+from kareus.train.data import SyntheticTokens, TokenSource, load_batch
 from kareus.train.optimizer import learning_rate_at
 
 
@@ -19,7 +19,11 @@ def reference_losses(
 
 
 def reference_steps(
-    workload: Workload, num_steps: int, *, decay_steps: int | None = None
+    workload: Workload,
+    num_steps: int,
+    *,
+    decay_steps: int | None = None,
+    source: TokenSource | None = None,
 ) -> list[tuple[float, float]]:
     """Loss and gradient norm of every step."""
     dp = workload.parallelism.dp
@@ -41,7 +45,9 @@ def reference_steps(
         ],
         betas=(0.9, 0.95),
     )
-    source = SyntheticTokens(vocab_size=workload.model.vocab_size, seq_len=workload.seq_len, seed=0)
+    source = source or SyntheticTokens(
+        vocab_size=workload.model.vocab_size, seq_len=workload.seq_len, seed=0
+    )
     steps = []
     for step in range(1, num_steps + 1):
         batches = [load_batch(source, workload, step=step, dp_rank=rank) for rank in range(dp)]

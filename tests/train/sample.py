@@ -7,7 +7,7 @@ from pathlib import Path
 from kareus.core.configuration import Configuration, LaunchPoint
 from kareus.core.measurement import SourceKind
 from kareus.core.partition import Direction, Execution
-from kareus.core.pipeline import one_f_one_b
+from kareus.core.pipeline import PipelineOrder, build_pipeline
 from kareus.core.plan import InstructionOption, Method, Plan
 from kareus.core.workload import Model, Parallelism, Recompute, Workload
 from kareus.schedule.bundle import write_bundle
@@ -60,13 +60,17 @@ def make_workload(
 
 
 def make_schedule(
-    workload: Workload, *, clocks_mhz: tuple[int, ...] = CLOCKS_MHZ, sequential_every: int = 5
+    workload: Workload,
+    *,
+    clocks_mhz: tuple[int, ...] = CLOCKS_MHZ,
+    sequential_every: int = 5,
+    order: PipelineOrder = PipelineOrder.ONE_F_ONE_B,
 ) -> Schedule:
     """A schedule whose options go round clocks, launch points and SM allocations.
 
     Every fifth instruction is sequential (with recompute; without, both passes must agree).
     """
-    pipeline = one_f_one_b(workload.parallelism.pp, workload.num_microbatches)
+    pipeline = build_pipeline(order, workload.parallelism.pp, workload.num_microbatches)
     partitions = build_partitions(workload)
     recipes = build_recipes(workload)
     numbers = itertools.count()

@@ -4,13 +4,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from typing import ClassVar
 
 import psutil
 import pytest
+import torch
 
 from kareus.errors import DeviceError
-from kareus.train.clocks import ClockProcess
+from kareus.train.clocks import ClockInStreamOrder, ClockProcess, RecordedClocks
 
 
 def wait_for(condition, timeout_s=30.0):
@@ -88,3 +91,58 @@ def test_the_clock_is_released_when_the_training_process_ends(tmp_path, standin,
     os.kill(process.pid, number)
     process.wait()
     wait_for(lambda: standin.gpu(0).locked_mhz == 0)
+
+
+class FakeEvent:
+    """A place in a stream that the GPU reaches when it is told to."""
+
+    made: ClassVar[list["FakeEvent"]] = []
+
+    def __init__(self, **_):
+        self.reached = threading.Event()
+        self.made.append(self)
+
+    def record(self):
+        pass
+
+    def synchronize(self):
+        self.reached.wait(30)
+
+
+def test_on_a_gpu_a_clock_waits_for_its_place_in_the_stream(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    FakeEvent.made.clear()
+    sink = RecordedClocks()
+    clocks = ClockInStreamOrder(sink)
+    clocks.request(900)
+    clocks.request(1410)
+    time.sleep(0.05)
+    assert sink.requests_mhz == []
+    FakeEvent.made[1].reached.set()  # out of turn: order is kept
+    time.sleep(0.05)
+    assert sink.requests_mhz == []
+    FakeEvent.made[0].reached.set()
+    wait_for(lambda: sink.requests_mhz == [900, 1410])
+    clocks.close()
+
+
+def test_on_a_gpu_a_clock_that_could_not_be_set_stops_the_next_request(monkeypatch):
+    class Broken(RecordedClocks):
+        def request(self, clock_mhz):
+            raise DeviceError("the GPU is gone")
+
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    FakeEvent.made.clear()
+    clocks = ClockInStreamOrder(Broken())
+    clocks.request(900)
+    FakeEvent.made[0].reached.set()
+
+    def next_request_fails():
+        try:
+            clocks.request(1410)
+        except DeviceError:
+            return True
+        return False
+
+    wait_for(next_request_fails)
+    clocks.close()

@@ -33,11 +33,26 @@ def test_bf16_weights_follow_updates_smaller_than_their_spacing():
     optimizer = make_optimizer(stage)
     for _ in range(32):
         for parameter in stage.parameters():
-            parameter.grad = torch.ones_like(parameter)
+            parameter.grad = torch.ones_like(parameter, dtype=torch.float32)
         optimizer.step(learning_rate=2**-11, scale=1.0)
     norm = stage.get_parameter("head.norm")
     torch.testing.assert_close(norm.float(), torch.full_like(norm.float(), 1 - 32 * 2**-11))
     assert all(parameter.grad is None for parameter in stage.parameters())
+
+
+def test_gradients_of_bf16_weights_are_summed_in_fp32():
+    """A sum of ones in bf16 stays at 256."""
+    stage = make_stage(torch.bfloat16)
+    make_optimizer(stage)
+    parameter = stage.get_parameter("head.norm")
+    for _ in range(600):
+        parameter.sum().backward()
+    assert parameter.grad.dtype is torch.float32
+    assert parameter.grad.tolist() == [600.0] * len(parameter)
+    # The engine's gradients arrive likewise.
+    tokens = torch.zeros((2, 16), dtype=torch.int64)
+    stage.loss(stage(tokens), tokens).backward()
+    assert {p.grad.dtype for p in stage.parameters()} == {torch.float32}
 
 
 def test_the_norm_counts_what_this_rank_is_to_count():

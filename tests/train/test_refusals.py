@@ -105,6 +105,11 @@ def test_clock_the_gpu_lacks(bundle, tmp_path, standin, monkeypatch):
     assert standin.gpu(0).num_sets == 0
 
 
+def test_no_gpu_at_all(bundle, tmp_path, standin, monkeypatch):
+    monkeypatch.setenv("STANDIN_GPUS", "0")
+    refuse(bundle, tmp_path, "or train with --device cpu", kind=DeviceError, device="cuda")
+
+
 def test_fewer_gpus_than_processes(bundle, tmp_path, standin):
     refuse(
         bundle,

@@ -11,12 +11,15 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
+from kareus.core.pipeline import PipelineOrder
 from kareus.core.workload import Recompute
 from kareus.errors import JobError, NotFoundError
 from kareus.train.checks import Nodes
+from kareus.train.data import open_tokens
 from kareus.train.launcher import launch
 from kareus.train.log import clock_file, rank_file, read_log
 from kareus.train.runtime import clock_requests, planned_instructions
@@ -47,9 +50,9 @@ def relative_errors(losses, expected):
     return max(abs(a - b) / b for a, b in zip(losses, expected, strict=True))
 
 
-def check_exact(report, workload, num_steps=NUM_STEPS):
+def check_exact(report, workload, num_steps=NUM_STEPS, source=None):
     """Losses and gradient norms are those of one process without a schedule."""
-    steps = reference_steps(workload, num_steps)
+    steps = reference_steps(workload, num_steps, source=source)
     assert relative_errors(report.losses, [loss for loss, _ in steps]) < 1e-4
     for log in read_log(report.log):
         norms = [record.gradient_norm for record in log.steps]
@@ -121,6 +124,16 @@ def test_dp2_pp2_trains_exactly_with_tied_embeddings_and_one_microbatch(tmp_path
     workload = make_workload(dp=2, pp=2, num_microbatches=1, model=model, recompute=Recompute.NONE)
     report = run(tmp_path, make_bundle(tmp_path, workload))
     check_exact(report, workload)
+    assert report.schedule_followed is True, report.mismatches
+
+
+def test_gpipe_trains_exactly_on_a_file_of_tokens(tmp_path):
+    workload = make_workload(pp=2, num_microbatches=3, recompute=Recompute.NONE)
+    bundle = make_bundle(tmp_path, workload, order=PipelineOrder.GPIPE)
+    path = tmp_path / "tokens.npy"
+    np.save(path, np.arange(400) % 7)
+    report = run(tmp_path, bundle, data=path, steps=5)
+    check_exact(report, workload, 5, open_tokens(path, workload, seed=0))
     assert report.schedule_followed is True, report.mismatches
 
 
