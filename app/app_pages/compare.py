@@ -166,8 +166,10 @@ def _draw_choice(
             on_change=_apply_baseline,
         )
         st.space("stretch")
-        for source, extrapolated in dict.fromkeys((s.source, s.extrapolated) for s in chosen):
-            source_mark(source, extrapolated=extrapolated)
+        for source in dict.fromkeys(study.source for study in chosen):
+            source_mark(
+                source, extrapolated=any(s.extrapolated for s in chosen if s.source is source)
+            )
 
 
 def _apply_choice() -> None:

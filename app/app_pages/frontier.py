@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import streamlit as st
 
-from app import url
+from app import navigation, url
 from app.components.charts import palette
 from app.components.frame import escape, guarded
 from app.components.frontier_view import (
@@ -175,16 +175,25 @@ def _select_by_id(name: str) -> None:
 def _draw_toggles(view: View) -> None:
     """Which methods are drawn."""
     st.session_state["methods_shown"] = list(view.shown)
-    st.pills(
-        "Methods",
-        list(view.frontiers),
-        key="methods_shown",
-        selection_mode="multi",
-        format_func=METHOD_NAMES.__getitem__,
-        label_visibility="collapsed",
-        on_change=_apply_methods,
-        args=(tuple(view.frontiers),),
-    )
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.pills(
+            "Methods",
+            list(view.frontiers),
+            key="methods_shown",
+            selection_mode="multi",
+            format_func=METHOD_NAMES.__getitem__,
+            label_visibility="collapsed",
+            on_change=_apply_methods,
+            args=(tuple(view.frontiers),),
+        )
+        st.space("stretch")
+        st.page_link(
+            navigation.CONSTRAINTS.path,
+            label="Constraints",
+            icon=navigation.CONSTRAINTS.icon,
+            help="Plan again under a power cap, allowed clocks, a straggler and more.",
+            query_params=url.carried(url.STUDY),
+        )
 
 
 def _apply_methods(every: tuple[Method, ...]) -> None:

@@ -57,11 +57,10 @@ def _draw() -> None:
             _draw_stated(calibration)
         else:
             _draw_parity(checked)
+            _draw_errors(checked)
+            _draw_stated(calibration)
     with right:
         draw_uploads(gpu, records=shown is None)
-    if checked is not None:
-        _draw_errors(checked)
-        _draw_stated(calibration)
 
 
 def _gpu() -> str:

@@ -21,7 +21,8 @@ from kareus.report.series import series_color, series_colors, series_shape
 from kareus.report.theme import LIGHT, Palette
 
 _PER_TOKENS = 1e6
-_NAME_SEPARATION = 0.06  # of the energies' range
+_NAME_WIDTH = 0.25  # of the times' range
+_NAME_SEPARATION = 0.05  # of the energies' range
 
 
 class Scale(StrEnum):
@@ -206,7 +207,7 @@ def side_by_side_figure(
         ),
     ]
     ink = series_colors(names, palette)
-    ends = _names(kareus)
+    ends = _names(kareus, span_x, span_y)
     ends["ink"] = [ink[name] for name in ends["series"]]
     layers.append(
         alt.Chart(ends)
@@ -270,21 +271,36 @@ def _reference_layers(palette: Palette, x: alt.X, y: alt.Y) -> list[alt.Chart]:
     ]
 
 
-def _names(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return where the names stand: right of all lines, at their ends' heights, none over another.
+def _names(frame: pd.DataFrame, span_x: float, span_y: float) -> pd.DataFrame:
+    """Return where the names stand: at their lines' ends, on no other line, none over another.
 
-    A name at its own end could stand on another study's line.
+    Where another study's line passes behind its end, a name stands right of all lines.
+
+    Args:
+        frame: Rows of one method.
+        span_x: Extent of the picture in the units of x.
+        span_y: Extent of the picture in the units of y.
     """
     columns = ["series", "x", "y"]
     if frame.empty:
         return pd.DataFrame(columns=columns)
+    width, step = _NAME_WIDTH * span_x, _NAME_SEPARATION * span_y
     ends = frame.loc[frame.groupby("series")["x"].idxmax(), columns]
     ends = ends.sort_values("y", ignore_index=True)
-    step = _NAME_SEPARATION * max(float(frame["y"].max() - frame["y"].min()), 1e-12)
-    heights: list[float] = []
-    for height in ends["y"]:
-        heights.append(max([float(height), *(below + step for below in heights[-1:])]))
-    return ends.assign(x=float(frame["x"].max()), y=heights)
+    placed: list[tuple[str, float, float]] = []
+    for name, x, y in zip(ends["series"], ends["x"], ends["y"], strict=True):
+        behind = frame[
+            (frame["series"] != name)
+            & frame["x"].between(x - 0.02 * span_x, x + width)
+            & frame["y"].between(y - step, y + step)
+        ]
+        at = float(x) if behind.empty else float(frame["x"].max())
+        height = float(y)
+        for _, other_x, other_y in sorted(placed, key=lambda one: one[2]):
+            if abs(other_x - at) < width and abs(height - other_y) < step:
+                height = other_y + step
+        placed.append((name, at, height))
+    return pd.DataFrame(placed, columns=columns)
 
 
 def _words(value: float, relative: bool) -> str:
