@@ -6,6 +6,7 @@ from app import navigation, url
 from app.backend import plan_summaries, service, study_detail
 from app.components.constraint_form import Reading, Typed, read
 from app.components.frame import escape, guarded
+from app.components.marks import state_mark
 from app.components.study_bar import choose_study
 from app.components.text import quiet, small
 from kareus.core.plan import Method
@@ -178,7 +179,8 @@ def _draw_verdict(study: StudySummary, reading: Reading, typed: Typed, job: JobV
             quiet("Nothing is constrained yet.")
         for line in reading.errors:
             small(f":material/error: {escape(line)}", "red")
-        for line in reading.clashes:
+        solved = st.session_state.get(_FAILURE) is not None  # the solver has said more exactly
+        for line in () if solved else reading.clashes:
             small(f":material/warning: {escape(line)}", "orange")
         if reading.constraints is not None and not reading.clashes and failed is None:
             small(":material/check_circle: Nothing that is known before planning", "green")
@@ -195,7 +197,9 @@ def _draw_verdict(study: StudySummary, reading: Reading, typed: Typed, job: JobV
         ):
             _start(study, reading, typed, name or None)
         if job is not None:
-            st.progress(0.5, text=f"{(job.phase or job.state).capitalize()}, process {job.pid}")
+            with st.container(horizontal=True, vertical_alignment="center"):
+                state_mark(job.state)
+                quiet("" if job.phase is None else job.phase, width="content")
         quiet(
             "The result is a study of its own: its frontier opens when it is planned, which takes "
             "some seconds."

@@ -33,12 +33,12 @@ _TABLE = "joint_table"
 _FAILURE = "exploration_failure"
 _CHART_HEIGHT = 400
 _POLL_S = 2.0
-_STATE_WORDS = {
-    LayoutState.IMPOSSIBLE: "impossible",
-    LayoutState.BEATEN: "beaten by its baselines",
-    LayoutState.WAITING: "waiting",
+_STATE_WORDS = {  # in the order of the table
     LayoutState.SEARCHED: "searched",
+    LayoutState.WAITING: "waiting",
     LayoutState.FAILED: "failed",
+    LayoutState.BEATEN: "beaten by its baselines",
+    LayoutState.IMPOSSIBLE: "impossible",
 }
 
 
@@ -357,26 +357,17 @@ def _draw_layouts(view: ExplorationView) -> None:
         return
     on_frontier = {point.layout for point in view.result.frontier}
     order = list(_STATE_WORDS)
-    rank = {LayoutState.SEARCHED: -1}
     rows = sorted(
         layouts,
         key=lambda one: (
             one.number not in on_frontier,
-            rank.get(one.state, order.index(one.state)),
+            order.index(one.state),
             one.number,
         ),
     )
     counts = {state: sum(one.state is state for one in layouts) for state in _STATE_WORDS}
     words = ", ".join(
-        f"{counts[state]} {_STATE_WORDS[state]}"
-        for state in (
-            LayoutState.SEARCHED,
-            LayoutState.WAITING,
-            LayoutState.BEATEN,
-            LayoutState.IMPOSSIBLE,
-            LayoutState.FAILED,
-        )
-        if counts[state]
+        f"{counts[state]} {_STATE_WORDS[state]}" for state in _STATE_WORDS if counts[state]
     )
     st.markdown(f"**All layouts** · {words}")
     st.dataframe(

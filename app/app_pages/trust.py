@@ -257,8 +257,8 @@ def _draw_errors(checked: Validation) -> None:
         hide_index=True,
         height=table_height(len(rows), at_most=14),
         column_config={
-            "workload": st.column_config.TextColumn("Workload", width="large"),
-            "method": st.column_config.TextColumn("Method", width="medium"),
+            "workload": st.column_config.TextColumn("Workload", width=270),
+            "method": st.column_config.TextColumn("Method", width=190),
             "plans": st.column_config.NumberColumn("Plans"),
             "time": st.column_config.NumberColumn("Time (%)", format="%.2f"),
             "energy": st.column_config.NumberColumn("Energy (%)", format="%.2f"),

@@ -217,7 +217,7 @@ def keep_records(
         digest.update(hashlib.sha256(content).digest())
     _check_records(files, kind, gpu)
     records = Records(
-        id=f"{_slug(name)[:40] or kind.value}-{digest.hexdigest()[:8]}",
+        id=f"{_slug(name).lower()[:40] or kind.value}-{digest.hexdigest()[:8]}",
         name=name,
         kind=kind,
         gpu=gpu,

@@ -17,7 +17,14 @@ from kareus.schedule.bundle import bundle_bytes, write_bundle
 from kareus.schedule.document import Schedule, build_schedule
 from kareus.service import choosing, doctor
 from kareus.service.base import Base
-from kareus.service.views import Assessment, JobHandle, PlanSummary, StudyDetail, StudySummary
+from kareus.service.views import (
+    Assessment,
+    JobHandle,
+    PlanSummary,
+    StudyDetail,
+    StudySummary,
+    constraint_words,
+)
 from kareus.store import JobRecord, PartitionProgress, Progress, StudyRecord
 from kareus.store import PlanSummary as StoredSummary
 from kareus.study.documents import request_of, study_document, workload_of
@@ -145,7 +152,11 @@ class StudyUseCases(Base):
             source=record.source,
             words=words,
             extrapolated=record.extrapolated,
-            notes=[*record.notes, f"Planned again from the measurements of {record.id}."],
+            notes=[
+                *record.notes,
+                f"Planned again from the measurements of {record.id} under constraints: "
+                f"{constraint_words(constraints)}.",
+            ],
             versions=doctor.versions(),
         ).id
         try:

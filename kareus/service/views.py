@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from kareus.compose.constraints import Constraints
 from kareus.core.measurement import SourceKind
 from kareus.core.plan import Method
 from kareus.core.workload import Workload
@@ -351,3 +352,33 @@ class DoctorCheck:
     def as_document(self) -> dict[str, Any]:
         """Return it as JSON values."""
         return document_of(self)
+
+
+def constraint_words(constraints: Constraints) -> str:
+    """Return what plans are kept to, in words."""
+    words = [
+        f"{name} {value:g} {unit}"
+        for name, value, unit in (
+            ("deadline", constraints.deadline_s, "s"),
+            ("energy budget of the job", constraints.energy_budget_j, "J"),
+            ("power cap of the job", constraints.power_cap_w, "W"),
+        )
+        if value is not None
+    ]
+    for name, clocks in (
+        ("no clock below", constraints.clock_floor_mhz),
+        ("no clock above", constraints.clock_ceiling_mhz),
+    ):
+        words += [f"{name} {clock} MHz on stage {stage}" for stage, clock in clocks.items()]
+    words += [
+        f"clocks {', '.join(map(str, clocks))} MHz on stage {stage}"
+        for stage, clocks in constraints.stage_clocks_mhz.items()
+    ]
+    if constraints.straggler is not None:
+        words.append(
+            f"stage {constraints.straggler.stage} slower by "
+            f"{constraints.straggler.slowdown_pct:g} %"
+        )
+    if constraints.max_clocks_per_stage is not None:
+        words.append(f"at most {constraints.max_clocks_per_stage} clocks per stage")
+    return "; ".join(words)

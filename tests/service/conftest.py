@@ -1,0 +1,3 @@
+from tests.study.conftest import finished, service
+
+__all__ = ["finished", "service"]
