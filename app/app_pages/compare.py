@@ -67,7 +67,13 @@ def _draw(finished: Sequence[StudySummary]) -> None:
         )
     else:
         draw(
-            side_by_side_figure(frame, scale, palette=palette(), height=_CHART_HEIGHT),
+            side_by_side_figure(
+                frame,
+                scale,
+                names=[one.name for one in studies],
+                palette=palette(),
+                height=_CHART_HEIGHT,
+            ),
             key="compare_chart",
             alt_text="Energy over time of the Kareus plans of each study, on one scale",
         )

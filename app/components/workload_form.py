@@ -133,6 +133,8 @@ def draw_findings(slots: Slots, findings: Iterable[Finding]) -> None:
         if finding.severity is not Severity.NOTE:
             place = finding.field if finding.field in slots else "other"
             by_field.setdefault(place, []).append(finding)
+    if _get("source", EXAMPLE.source) == SourceKind.MEASURED:
+        by_field.pop("source", None)  # the preflight says it, line by line
     for name, found in by_field.items():
         errors = [finding for finding in found if finding.severity is Severity.ERROR]
         with slots[name]:
@@ -378,7 +380,7 @@ def _draw_source_reason(slots: Slots) -> None:
     with slots["source"]:
         for check in measuring_checks():
             icon, color = _CHECK_MARKS.get(check.state, _CHECK_MARKS["warning"])
-            remedy = f" {check.remedy}" if check.remedy and check.state != "ok" else ""
+            remedy = f"; {check.remedy}" if check.remedy and check.state != "ok" else ""
             small(f"{icon} **{escape(check.name)}**: {escape(check.found + remedy)}", color)
 
 

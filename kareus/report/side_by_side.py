@@ -141,6 +141,7 @@ def side_by_side_figure(
     frame: pd.DataFrame,
     scale: Scale,
     *,
+    names: Sequence[str] = (),
     palette: Palette = LIGHT,
     height: int = 400,
 ) -> AnyChart:
@@ -152,6 +153,8 @@ def side_by_side_figure(
     Args:
         frame: A side-by-side frame with a row at least.
         scale: The scale it is on.
+        names: All studies compared, drawn or not: what keeps a study's colour from one scale to
+            another; none for those of the frame.
         palette: The mode's colours.
         height: Pixels.
     """
@@ -170,7 +173,7 @@ def side_by_side_figure(
     )
     x = alt.X("x:Q", title=x_title, scale=x_scale, axis=alt.Axis(tickCount=8, format=",.4~r"))
     y = alt.Y("y:Q", title=y_title, scale=y_scale, axis=alt.Axis(tickCount=7, format=",.4~r"))
-    names = list(frame["series"].drop_duplicates())
+    names = list(names) or list(frame["series"].drop_duplicates())
     color = series_color("series", names, palette)
     shown = frame.assign(
         x_words=[_words(value, relative) for value in frame["x"]],
@@ -291,7 +294,7 @@ def _names(frame: pd.DataFrame, span_x: float, span_y: float) -> pd.DataFrame:
     for name, x, y in zip(ends["series"], ends["x"], ends["y"], strict=True):
         behind = frame[
             (frame["series"] != name)
-            & frame["x"].between(x - 0.02 * span_x, x + width)
+            & frame["x"].between(x + 0.01 * span_x, x + width)
             & frame["y"].between(y - step, y + step)
         ]
         at = float(x) if behind.empty else float(frame["x"].max())

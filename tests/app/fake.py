@@ -17,41 +17,29 @@ from kareus.errors import (
     ConfigError,
     InfeasibleError,
     JobError,
-    MeasurementError,
     NotFoundError,
 )
 from kareus.service import (
     Assessment,
-    CalibrationView,
     Constraints,
     DoctorCheck,
-    Exploration,
-    ExplorationAssessment,
-    ExplorationHandle,
-    ExplorationRequest,
-    ExplorationView,
     Finding,
     ImportRefusal,
     ImportReport,
     JobHandle,
     JobView,
-    Layout,
-    LayoutPoint,
-    LayoutState,
     MemoryEstimate,
     PartitionProgress,
     PlanSummary,
-    RecordedPoint,
-    Records,
-    RecordsKind,
     Severity,
     StageMemory,
     StudyDetail,
     StudyRequest,
     StudySummary,
-    Validation,
     WorkloadSettings,
 )
+from tests.app.fake_explorations import FakeExplorations
+from tests.app.fake_trust import FakeTrust
 
 STATIC_POWER_W = 85.0
 NUM_STAGES = 2
@@ -222,68 +210,8 @@ COMPARE = {
 }
 
 
-def calibration(name: str, **changes: Any) -> CalibrationView:
-    """A calibration of the A100."""
-    values: dict[str, Any] = {
-        "name": name,
-        "path": f"calibrations/{name}.json",
-        "gpu": GPU.name,
-        "data": "mine.csv (12 plans)",
-        "extrapolated": False,
-        "time_uncertainty": 0.017,
-        "energy_uncertainty": 0.023,
-        "uncertainty_source": "errors on held-out workloads",
-        "fit": (),
-        "held_out": (),
-        "warnings": (),
-    }
-    return CalibrationView(**(values | changes))
-
-
-def layout(number: int, tp: int, dp: int, state: LayoutState, **changes: Any) -> Layout:
-    """A layout of eight GPUs."""
-    values: dict[str, Any] = {
-        "number": number,
-        "tp": tp,
-        "cp": 1,
-        "pp": 8 // (tp * dp),
-        "dp": dp,
-        "microbatch_size": 4,
-        "num_microbatches": 4,
-        "state": state,
-        "study": f"layout-{number}" if state is LayoutState.SEARCHED else None,
-        "peak_memory_bytes": 30.0 * 2**30,
-        "baseline": ((4.9, 5600.0), (5.6, 5100.0)),
-    }
-    return Layout(**(values | changes))
-
-
-EXPLORATION = Exploration(
-    layouts=(
-        layout(0, 2, 4, LayoutState.SEARCHED),
-        layout(1, 4, 1, LayoutState.SEARCHED),
-        layout(2, 8, 1, LayoutState.BEATEN, reason="even 25% faster it would be beaten"),
-        layout(3, 1, 8, LayoutState.IMPOSSIBLE, reason="needs about 61 GiB per GPU", baseline=()),
-        layout(4, 1, 1, LayoutState.FAILED, reason="nothing could be measured", baseline=()),
-    ),
-    frontier=tuple(
-        LayoutPoint(
-            layout=number // 3,
-            method=Method.KAREUS,
-            plan=number % 3,
-            iteration_time_s=4.4 + 0.2 * number,
-            job_energy_j=5200.0 - 150.0 * number,
-        )
-        for number in range(6)
-    ),
-)
-EXPLORATION_REQUEST = ExplorationRequest(
-    base=StudyRequest(settings=SETTINGS, budget="fast"), num_gpus=8, global_batch_size=16
-)
-
-
 @dataclass
-class FakeService:
+class FakeService(FakeExplorations, FakeTrust):
     """Holds studies and jobs in memory; `Service()` in the dashboard returns the same one."""
 
     studies_by_id: dict[str, StudySummary] = field(default_factory=dict)
@@ -297,16 +225,7 @@ class FakeService:
     request: StudyRequest = field(default_factory=lambda: StudyRequest(settings=SETTINGS))
     imported: list[list[str]] = field(default_factory=list)
     archived: dict[str, StudySummary] = field(default_factory=dict)
-    explorations_by_id: dict[str, ExplorationView] = field(default_factory=dict)
-    exploration_assessment: ExplorationAssessment = field(
-        default_factory=lambda: ExplorationAssessment(
-            num_layouts=5, num_possible=3, num_measurements=1800, estimated_s=36.0
-        )
-    )
-    explored: list[ExplorationRequest] = field(default_factory=list)
     replanned: list[Constraints] = field(default_factory=list)
-    kept_calibrations: list[CalibrationView] = field(default_factory=list)
-    kept_records: list[Records] = field(default_factory=list)
 
     def add_study(self, study: str = "s1", **changes: Any) -> StudySummary:
         """Add a study, finished unless told otherwise."""
@@ -530,47 +449,6 @@ class FakeService:
             refusals=(ImportRefusal(file="a.jsonl", line=3, reason="time is NaN"),),
         )
 
-    def add_exploration(self, exploration: str = "e1", **changes: Any) -> ExplorationView:
-        """Add an exploration, finished unless told otherwise."""
-        values: dict[str, Any] = {
-            "exploration": exploration,
-            "name": f"llama3.2-3b-8gpus ({exploration})",
-            "request": EXPLORATION_REQUEST,
-            "created": CREATED + timedelta(hours=len(self.explorations_by_id)),
-            "state": "done",
-            "job": f"j-{exploration}",
-            "error": None,
-            "result": EXPLORATION,
-        }
-        view = ExplorationView(**(values | changes))
-        self.explorations_by_id[exploration] = view
-        self.add_job(
-            f"j-{exploration}",
-            study=None,
-            state=view.state,
-            finished=view.state not in ("queued", "running", "cancelling"),
-            message="searching: tp8 cp1 pp1 dp1, 4 x 4",
-        )
-        return view
-
-    def explorations(self) -> list[ExplorationView]:
-        return sorted(self.explorations_by_id.values(), key=lambda one: one.created, reverse=True)
-
-    def exploration(self, exploration: str) -> ExplorationView:
-        return self.explorations_by_id[exploration]
-
-    def assess_exploration(self, request: ExplorationRequest) -> ExplorationAssessment:
-        if not isinstance(request.num_gpus, int):
-            return ExplorationAssessment(error=f"GPUs = {request.num_gpus!r} is no whole number")
-        return self.exploration_assessment
-
-    def submit_exploration(
-        self, request: ExplorationRequest, *, name: str | None = None
-    ) -> ExplorationHandle:
-        self.explored.append(request)
-        self.add_exploration("e-new", state="running", result=Exploration(layouts=(), frontier=()))
-        return ExplorationHandle(job="j-e-new", exploration="e-new")
-
     def submit_replan(
         self, study: str, constraints: Constraints, *, name: str | None = None
     ) -> JobHandle:
@@ -578,82 +456,6 @@ class FakeService:
         self.add_study("s-again", state="running", job="j-again")
         self.add_job("j-again", study="s-again", phase="solving")
         return JobHandle(job="j-again", study="s-again")
-
-    def calibrations(self) -> list[CalibrationView]:
-        return self.kept_calibrations
-
-    def built_in_calibration(self, gpu: str) -> CalibrationView:
-        return calibration("built-in", gpu=gpu, path=None, extrapolated=not gpu.startswith("A100"))
-
-    def add_calibration(self, file_name: str, content: bytes) -> CalibrationView:
-        if not content.startswith(b"{"):
-            raise ConfigError(f"calibration {file_name}: the file: Invalid JSON")
-        self.kept_calibrations.append(calibration(Path(file_name).stem))
-        return self.kept_calibrations[-1]
-
-    def records(self) -> list[Records]:
-        return self.kept_records
-
-    def add_frontier_records(
-        self,
-        name: str,
-        *,
-        frontiers: tuple[str, bytes],
-        frequencies: tuple[str, bytes],
-        gpu: str,
-    ) -> Records:
-        if b"nan" in frontiers[1]:
-            raise MeasurementError(f"{frontiers[0]}, row 3: iteration_time_s is nan: not positive")
-        return self._keep(name, RecordsKind.FRONTIERS, gpu)
-
-    def add_sweep_records(
-        self, name: str, *, sweep: tuple[str, bytes], gpu: str, clock_mhz: int | None = None
-    ) -> Records:
-        return self._keep(name, RecordsKind.SWEEP, gpu)
-
-    def delete_records(self, records: str) -> None:
-        self.kept_records = [one for one in self.kept_records if one.id != records]
-
-    def validate_records(self, records: str, *, calibration: str | None = None) -> Validation:
-        found = next(one for one in self.kept_records if one.id == records)
-        errors = {"time_mape_pct": 1.0, "energy_mape_pct": 2.0}
-        if found.kind is RecordsKind.SWEEP:
-            figures: dict[str, Any] = {
-                **errors,
-                "points": 4,
-                "spearman_time": 0.97,
-                "spearman_energy": None,
-            }
-        else:
-            workload = {"model": "llama3.2-3b", "cp": 1, "tp": 8}
-            batch = {"microbatch_size": 8, "seq_len": 4096, "method": "perseus", "plans": 4}
-            figures = {
-                "rows": [{**workload, **batch, **errors}],
-                "overall": {"perseus": errors},
-                "ratio": {"time_err_pct": None, "energy_err_pct": None},
-            }
-        return Validation(
-            records=found,
-            points=tuple(
-                RecordedPoint(
-                    label=f"plan {number}",
-                    method="sweep" if found.kind is RecordsKind.SWEEP else "perseus",
-                    recorded_time_s=4.0 + number,
-                    predicted_time_s=(4.0 + number) * 1.01,
-                    recorded_energy_j=5000.0 - 100 * number,
-                    predicted_energy_j=(5000.0 - 100 * number) * 0.98,
-                )
-                for number in range(4)
-            ),
-            figures=figures,
-        )
-
-    def _keep(self, name: str, kind: RecordsKind, gpu: str) -> Records:
-        records = Records(
-            id=f"r-{name}", name=name, kind=kind, gpu=gpu, clock_mhz=None, created=CREATED
-        )
-        self.kept_records.insert(0, records)
-        return records
 
     def preflight(self, settings: WorkloadSettings) -> list[DoctorCheck]:
         return self.doctor()

@@ -5,7 +5,8 @@ import pytest
 from kareus.core.plan import Method
 from kareus.service import Exploration, ExplorationAssessment
 from tests.app.conftest import Opener, parameter, words
-from tests.app.fake import EXPLORATION, FakeService
+from tests.app.fake import FakeService
+from tests.app.fake_explorations import EXPLORATION
 
 
 def test_without_explorations_the_form_stands_ready(fake: FakeService, open_page: Opener) -> None:

@@ -2,7 +2,8 @@ import pytest
 
 from kareus.service import RecordsKind
 from tests.app.conftest import Opener, parameter, words
-from tests.app.fake import FakeService, calibration
+from tests.app.fake import FakeService
+from tests.app.fake_trust import calibration
 
 
 def test_without_records_the_calibration_speaks_for_itself(

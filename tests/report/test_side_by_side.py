@@ -66,6 +66,18 @@ def test_every_study_is_drawn_and_named(scale: Scale, palette: Palette) -> None:
     assert len(dashes) == 1  # the baseline
 
 
+def test_a_study_keeps_its_colour_where_another_is_not_drawn() -> None:
+    def colors(studies: list[StudyFrontiers]) -> dict[str, str]:
+        frame = side_by_side_frame(studies, Scale.MEGATRON)
+        spec = side_by_side_figure(frame, Scale.MEGATRON, names=["three", "one"]).to_dict()
+        mark = next(layer for layer in spec["layer"] if "shape" in layer["encoding"])
+        scale = mark["encoding"]["stroke"]["scale"]
+        return dict(zip(scale["domain"], scale["range"], strict=True))
+
+    drawn = replace(WITHOUT, frontiers=PLANS)
+    assert colors([WITHOUT, STUDY])["one"] == colors([drawn, STUDY])["one"]
+
+
 def test_names_do_not_cover_each_other() -> None:
     frame = side_by_side_frame([STUDY, OTHER], Scale.TOKENS)
     names = _names(frame, 10.0, 10.0).sort_values("y")
@@ -73,7 +85,7 @@ def test_names_do_not_cover_each_other() -> None:
 
 
 def test_a_name_leaves_the_place_where_another_line_passes() -> None:
-    short = replace(OTHER, frontiers={Method.KAREUS: PLANS[Method.KAREUS][:4]})
+    short = replace(OTHER, frontiers={Method.KAREUS: PLANS[Method.KAREUS][:18]})
     frame = side_by_side_frame([STUDY, short], Scale.ITERATION)
     span_x, span_y = (float(frame[c].max() - frame[c].min()) for c in ("x", "y"))
     names = _names(frame, span_x, span_y).set_index("series")
