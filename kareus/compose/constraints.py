@@ -9,7 +9,7 @@ relaxation meets the limit.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from kareus.compose.baselines import MIXED_EXECUTIONS, Kind, compose_methods
 from kareus.compose.few_clocks import merge_clocks, numbered, plans_with_few_clocks
 from kareus.compose.instruction import TIME_GRID_S
 from kareus.compose.iteration import plan_of, round_at, solve_iteration
+from kareus.compose.limits import Constraints
 from kareus.compose.parametric import Relaxation, relax
 from kareus.compose.problem import Ints, Problem, build_problem
 from kareus.compose.rounding import make_net
@@ -31,51 +32,6 @@ from kareus.errors import ConfigError, InfeasibleError, MeasurementError
 _REFINEMENT = (0.0, *(float(x) for x in np.geomspace(1e-5, 3e-2, 24)))
 
 ClockedOptions = Mapping[Kind, Mapping[int, Sequence[InstructionOption]]]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Straggler:
-    """A stage that runs slower than measured: throttled, shared, or waiting for its data.
-
-    Attributes:
-        stage: The stage.
-        slowdown_pct: How much longer its instructions take, in per cent; dynamic energy stays.
-    """
-
-    stage: int
-    slowdown_pct: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Constraints:
-    """What a plan has to keep to; None and empty mean free.
-
-    Attributes:
-        deadline_s: Iteration time not to exceed.
-        energy_budget_j: Energy of the whole job per iteration not to exceed.
-        power_cap_w: Average power of the whole job not to exceed.
-        stage_clocks_mhz: Per stage, the clocks allowed.
-        clock_floor_mhz: Per stage, the lowest clock allowed.
-        clock_ceiling_mhz: Per stage, the highest clock allowed.
-        straggler: A stage slowed down.
-        max_clocks_per_stage: Distinct clocks one stage may use within a plan.
-    """
-
-    deadline_s: float | None = None
-    energy_budget_j: float | None = None
-    power_cap_w: float | None = None
-    stage_clocks_mhz: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    clock_floor_mhz: Mapping[int, int] = field(default_factory=dict)
-    clock_ceiling_mhz: Mapping[int, int] = field(default_factory=dict)
-    straggler: Straggler | None = None
-    max_clocks_per_stage: int | None = None
-
-    @property
-    def limited(self) -> bool:
-        """Whether a deadline, budget or cap is given."""
-        return any(
-            limit is not None for limit in (self.deadline_s, self.energy_budget_j, self.power_cap_w)
-        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,7 +2,8 @@
 
 Energy, temperature and clocks go through zeus, which also knows how to ask its daemon (zeusd) for
 what needs privileges; the rest through NVML. zeus' own list of devices is not used: it cannot read
-every form of `CUDA_VISIBLE_DEVICES`; its objects for single GPUs take the driver's numbers.
+every form of `CUDA_VISIBLE_DEVICES`; its objects for single GPUs take the driver's numbers. They
+are slow to import, so that waits until there is a GPU.
 
 A reading that a GPU does not have raises `MissingReadingError`; none is ever replaced by 0.
 """
@@ -12,16 +13,16 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import pynvml
-from zeus.device.gpu.common import ZeusGPUNoPermissionError, ZeusGPUNotSupportedError
-from zeus.device.gpu.nvidia import NVIDIAGPU, ZeusdNVIDIAGPU
 from zeus.exception import ZeusBaseError
-from zeus.utils.zeusd import ZeusdClient, ZeusdConfig
 
 from kareus.device.visible import ORDER_VARIABLE, VISIBLE_VARIABLE, DeviceIdentity, select_visible
 from kareus.errors import DeviceError
+
+if TYPE_CHECKING:
+    from zeus.utils.zeusd import ZeusdClient, ZeusdConfig
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -81,7 +82,9 @@ class Device:
         daemon: A connection to zeusd, which sets clocks where this process may not; None without.
     """
 
-    def __init__(self, identity: DeviceIdentity, daemon: ZeusdClient | None = None) -> None:
+    def __init__(self, identity: DeviceIdentity, daemon: "ZeusdClient | None" = None) -> None:
+        from zeus.device.gpu.nvidia import NVIDIAGPU, ZeusdNVIDIAGPU
+
         self.identity = identity
         try:
             self._gpu: NVIDIAGPU = (
@@ -276,6 +279,8 @@ def driver_version() -> str:
 
 def uses_daemon() -> bool:
     """Return whether clocks are set through zeusd (`ZEUSD_SOCK_PATH` or `ZEUSD_HOST_PORT`)."""
+    from zeus.utils.zeusd import ZeusdConfig
+
     return ZeusdConfig.from_env() is not None
 
 
@@ -313,6 +318,8 @@ def _identities() -> tuple[DeviceIdentity, ...]:
 
 
 def _open(identities: Sequence[DeviceIdentity]) -> tuple[Device, ...]:
+    from zeus.utils.zeusd import ZeusdConfig
+
     config = ZeusdConfig.from_env()
     daemon = None
     if config is not None:
@@ -332,13 +339,17 @@ def _open(identities: Sequence[DeviceIdentity]) -> tuple[Device, ...]:
 
 
 @functools.lru_cache(maxsize=4)
-def _daemon(config: ZeusdConfig) -> ZeusdClient:
+def _daemon(config: "ZeusdConfig") -> "ZeusdClient":
     """One connection per daemon: zeus never closes them."""
+    from zeus.utils.zeusd import ZeusdClient
+
     return ZeusdClient(config)
 
 
 def _translate(error: Exception, what: str) -> DeviceError:
     """Our error for one of NVML's or zeus'."""
+    from zeus.device.gpu.common import ZeusGPUNoPermissionError, ZeusGPUNotSupportedError
+
     if isinstance(error, pynvml.NVMLError_NoPermission | ZeusGPUNoPermissionError):
         return ClockPermissionError(f"{what}: no permission; {LOCK_REMEDY}")
     if isinstance(error, pynvml.NVMLError_NotSupported | ZeusGPUNotSupportedError):

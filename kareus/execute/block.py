@@ -15,7 +15,6 @@ from functools import lru_cache
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention.bias import CausalBias, causal_lower_right
 
 from kareus.core.workload import Model
 from kareus.errors import ConfigError
@@ -269,8 +268,11 @@ def attention_of_chunks(q: Tensor, kv: Tensor, *, chunks: tuple[int, ...]) -> Te
 
 
 @lru_cache(maxsize=64)
-def _lower_right(num_queries: int, num_keys: int) -> CausalBias:
+def _lower_right(num_queries: int, num_keys: int) -> Tensor:
     """The mask aligned to the lower right corner; made once, it holds no memory."""
+    # Only context parallelism needs it, and it brings torch's compiler along (seconds).
+    from torch.nn.attention.bias import causal_lower_right
+
     return causal_lower_right(num_queries, num_keys)
 
 

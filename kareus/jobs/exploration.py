@@ -2,7 +2,8 @@
 
 from kareus.errors import JobError
 from kareus.jobs.context import JobContext
-from kareus.study.explore import EXPLORATION_REQUEST, Exploration, Explorer
+from kareus.study.exploration import EXPLORATION_REQUEST, Exploration
+from kareus.study.explore import Explorer
 
 
 def run(context: JobContext) -> Exploration:

@@ -3,7 +3,8 @@
 from kareus.errors import JobError
 from kareus.jobs.context import JobContext
 from kareus.study.documents import request_of, workload_of
-from kareus.study.runner import StudyResult, run_study
+from kareus.study.result import StudyResult
+from kareus.study.runner import run_study
 
 
 def run(context: JobContext) -> StudyResult:

@@ -17,7 +17,6 @@ import heapq
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Protocol
 
 import numpy as np
@@ -32,6 +31,7 @@ from kareus.search.acquisition import Acquisition, expected_regret
 from kareus.search.base import BaseSearch, RandomSearch
 from kareus.search.design import corners, initial_design
 from kareus.search.history import average
+from kareus.search.kind import SearchKind
 from kareus.search.smoothing import posterior_means
 from kareus.search.surrogate import PosteriorSamples, Prior, Surrogate
 
@@ -47,14 +47,6 @@ _MAX_REPEATS = 4
 _LEAST_REPEAT_GAIN = 2e-4
 # Joint samples cost the cube of the number of configurations: about 0.1 s at this one.
 _MAX_JOINT = 1000
-
-
-class SearchKind(StrEnum):
-    """How a partition is searched; the values are the words of the command line."""
-
-    KAREUS = "kareus"
-    PUBLISHED = "published"
-    RANDOM = "random"
 
 
 class PartitionSearch(Protocol):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from kareus.compose.constraints import Constraints, Straggler
+from kareus.compose.limits import Constraints, Straggler
 from kareus.service.exploring import ExplorationAssessment
 from kareus.service.kept_files import BUILT_IN, CalibrationView, Records, RecordsKind
 from kareus.service.service import Service
@@ -22,7 +22,7 @@ from kareus.service.views import (
     Uncertainty,
 )
 from kareus.store import PartitionProgress, Phase, Progress
-from kareus.study.explore import (
+from kareus.study.exploration import (
     Exploration,
     ExplorationRequest,
     Layout,
@@ -31,7 +31,15 @@ from kareus.study.explore import (
     layout_words,
 )
 from kareus.study.request import StudyRequest
-from kareus.study.runner import StudyResult
+from kareus.study.result import StudyResult
+from kareus.train.deviations import (
+    Cause,
+    DriftAlarm,
+    InstructionDeviation,
+    StageDeviation,
+    StepDeviation,
+    TrackReport,
+)
 from kareus.workload.build import Finding, Severity, WorkloadSettings
 from kareus.workload.memory import MemoryEstimate, StageMemory
 

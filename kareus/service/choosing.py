@@ -11,7 +11,7 @@ from kareus.errors import ConfigError, KareusError
 from kareus.profiling.machine import adapt_workload
 from kareus.profiling.source import default_device
 from kareus.search.budget import BudgetKind, minimum_measurements, parse_budget, partition_budget
-from kareus.search.loop import SearchKind
+from kareus.search.kind import SearchKind
 from kareus.service.views import Assessment, Uncertainty
 from kareus.study.request import StudyRequest
 from kareus.study.sources import calibration_of, gpu_resources

@@ -8,7 +8,7 @@ from kareus.service import choosing
 from kareus.service.base import Base
 from kareus.service.views import Assessment, ExplorationHandle, ExplorationView
 from kareus.store import ExplorationRecord, JobRecord, Progress
-from kareus.study.explore import (
+from kareus.study.exploration import (
     EXPLORATION,
     EXPLORATION_REQUEST,
     Exploration,

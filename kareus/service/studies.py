@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kareus.compose.constraints import Constraints
+from kareus.compose.limits import Constraints
 from kareus.compose.selection import Preference, select_plan
 from kareus.core.measurement import FailedMeasurement, Measurement
 from kareus.core.pipeline import Pipeline, build_pipeline
@@ -29,7 +29,7 @@ from kareus.store import JobRecord, PartitionProgress, Progress, StudyRecord
 from kareus.store import PlanSummary as StoredSummary
 from kareus.study.documents import request_of, study_document, workload_of
 from kareus.study.request import StudyRequest
-from kareus.study.runner import StudyResult
+from kareus.study.result import StudyResult
 from kareus.study.sources import gpu_resources
 from kareus.workload.gpus import GPUS, load_gpu
 from kareus.workload.models import CATALOGUE, load_model

@@ -7,12 +7,12 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from kareus.compose.constraints import Constraints
+from kareus.compose.limits import Constraints
 from kareus.core.measurement import SourceKind
 from kareus.core.plan import Method
 from kareus.core.workload import Workload
 from kareus.store import PartitionProgress
-from kareus.study.explore import Exploration, ExplorationRequest
+from kareus.study.exploration import Exploration, ExplorationRequest
 from kareus.study.request import StudyRequest
 from kareus.workload.build import Finding, Severity
 from kareus.workload.memory import MemoryEstimate

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
 from kareus.core.plan import Method
 from kareus.core.workload import Gpu
@@ -208,6 +207,8 @@ class _Problem:
             values = self.residual_sets(moved, replays, base)
             slopes: FloatArray = ((values[1:] - values[0]) / step[:, np.newaxis]).T
             return slopes
+
+        from scipy.optimize import least_squares
 
         solution = least_squares(
             residuals,

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import spearmanr
 
 from kareus.core.plan import Method
 from kareus.core.workload import Gpu
@@ -265,4 +264,6 @@ def _rank_correlation(predicted: FloatArray, recorded: FloatArray) -> float | No
     """Spearman's rank correlation; None where a side does not vary."""
     if len(recorded) < 2 or np.ptp(predicted) == 0 or np.ptp(recorded) == 0:
         return None
+    from scipy.stats import spearmanr
+
     return float(spearmanr(predicted, recorded).statistic)

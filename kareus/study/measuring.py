@@ -20,7 +20,8 @@ from kareus.core.pipeline import InstructionRecipe
 from kareus.errors import MeasurementError
 from kareus.search.allocation import StudyAllocator
 from kareus.search.budget import Budget, BudgetKind, partition_budget
-from kareus.search.loop import PartitionSearch, SearchKind, make_search
+from kareus.search.kind import SearchKind
+from kareus.search.loop import PartitionSearch, make_search
 from kareus.search.smoothing import posterior_means
 from kareus.search.surrogate import Prior
 from kareus.store import PartitionProgress, Phase, Progress, SearchRecord, Store

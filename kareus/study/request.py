@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from kareus.compose.constraints import Constraints
+from kareus.compose.limits import Constraints
 from kareus.core.measurement import SourceKind
 from kareus.core.pipeline import PipelineOrder
 from kareus.workload.build import WorkloadSettings

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from kareus.compose.baselines import (
@@ -11,7 +11,8 @@ from kareus.compose.baselines import (
     kareus_executions,
     solve_methods,
 )
-from kareus.compose.constraints import Constraints, compose_by_clock, solve_constrained
+from kareus.compose.constraints import compose_by_clock, solve_constrained
+from kareus.compose.limits import Constraints
 from kareus.core.measurement import PartitionOption
 from kareus.core.partition import Direction, Partition
 from kareus.core.pipeline import InstructionRecipe, Pipeline, build_pipeline
@@ -20,10 +21,11 @@ from kareus.core.workload import Workload
 from kareus.errors import ConfigError, InfeasibleError, KareusError, MeasurementError
 from kareus.report.comparison import compare_frontiers
 from kareus.search.budget import parse_budget
-from kareus.search.loop import SearchKind
+from kareus.search.kind import SearchKind
 from kareus.store import Phase, Progress, SearchRecord, Store
 from kareus.study.measuring import Measuring, Recorder
 from kareus.study.request import StudyRequest
+from kareus.study.result import StudyResult
 from kareus.study.sources import open_source
 from kareus.study.transfer import find_priors
 from kareus.workload.build import split_layers
@@ -45,21 +47,6 @@ class StudyContext(Protocol):
 
     def check(self) -> None:
         """Raise where the study should stop."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StudyResult:
-    """What a finished study gives back.
-
-    Attributes:
-        study: Its id.
-        measurements: Results stored, baselines included.
-        compare: The comparison figures, as `kareus compare --json` prints them.
-    """
-
-    study: str
-    measurements: int
-    compare: dict[str, dict[str, object]]
 
 
 def run_study(

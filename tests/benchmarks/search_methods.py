@@ -17,7 +17,8 @@ import numpy as np
 from kareus.core.configuration import Configuration
 from kareus.core.measurement import PartitionOption
 from kareus.core.partition import MeasuringBudget
-from kareus.search.loop import SearchKind, make_search
+from kareus.search.kind import SearchKind
+from kareus.search.loop import make_search
 from tests.benchmarks.search_spaces import BenchSpace
 
 _POPULATION = 24

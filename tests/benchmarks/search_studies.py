@@ -14,7 +14,8 @@ from kareus.core.measurement import Measurement
 from kareus.core.partition import MeasuringBudget
 from kareus.search.allocation import StudyAllocator
 from kareus.search.budget import Budget, BudgetKind, minimum_measurements, partition_budget
-from kareus.search.loop import PartitionSearch, SearchKind, make_search
+from kareus.search.kind import SearchKind
+from kareus.search.loop import PartitionSearch, make_search
 from kareus.search.transfer import Donor, TransferPrior
 from tests.benchmarks.search_scores import scores
 from tests.benchmarks.search_spaces import BenchSpace, simulated

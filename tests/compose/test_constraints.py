@@ -3,12 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from kareus.compose.constraints import (
-    Constraints,
-    Straggler,
-    compose_by_clock,
-    solve_constrained,
-)
+from kareus.compose.constraints import compose_by_clock, solve_constrained
+from kareus.compose.limits import Constraints, Straggler
 from kareus.core.pipeline import one_f_one_b
 from kareus.core.plan import Plan
 from kareus.errors import ConfigError, InfeasibleError

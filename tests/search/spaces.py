@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from kareus.core.configuration import Configuration, LaunchPoint
 from kareus.core.measurement import FailedMeasurement, Measurement
 from kareus.core.partition import MeasuringBudget, Partition
-from kareus.search.loop import PartitionSearch, SearchKind, make_search
+from kareus.search.kind import SearchKind
+from kareus.search.loop import PartitionSearch, make_search
 from tests.benchmarks.search_spaces import BenchSpace, make_partition, synthetic
 
 STATIC_POWER_W = 85.0

@@ -6,7 +6,8 @@ import pytest
 from kareus.errors import ConfigError
 from kareus.search.allocation import StudyAllocator
 from kareus.search.budget import Budget, BudgetKind, partition_budget
-from kareus.search.loop import PartitionSearch, SearchKind, make_search
+from kareus.search.kind import SearchKind
+from kareus.search.loop import PartitionSearch, make_search
 from tests.benchmarks.search_spaces import BenchSpace, synthetic
 from tests.search.spaces import SMALL, STATIC_POWER_W, measured
 

@@ -9,7 +9,8 @@ from threadpoolctl import threadpool_limits
 from kareus.core.configuration import LaunchPoint
 from kareus.core.partition import MeasuringBudget
 from kareus.errors import ConfigError, MeasurementError
-from kareus.search.loop import SearchKind, make_search
+from kareus.search.kind import SearchKind
+from kareus.search.loop import make_search
 from tests.benchmarks.search_scores import scores
 from tests.benchmarks.search_spaces import make_partition, synthetic, with_noise
 from tests.search.spaces import (

@@ -5,7 +5,8 @@ import pytest
 
 from kareus.core.partition import MeasuringBudget
 from kareus.errors import ConfigError, MeasurementError
-from kareus.search.loop import SearchKind, make_search
+from kareus.search.kind import SearchKind
+from kareus.search.loop import make_search
 from kareus.search.transfer import Donor, TransferPrior
 from tests.benchmarks.search_scores import scores
 from tests.benchmarks.search_spaces import BenchSpace, synthetic

@@ -1,0 +1,49 @@
+"""What users ask of a plan: clocks, stragglers, deadlines, budgets, power (values only)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Straggler:
+    """A stage that runs slower than measured: throttled, shared, or waiting for its data.
+
+    Attributes:
+        stage: The stage.
+        slowdown_pct: How much longer its instructions take, in per cent; dynamic energy stays.
+    """
+
+    stage: int
+    slowdown_pct: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Constraints:
+    """What a plan has to keep to; None and empty mean free.
+
+    Attributes:
+        deadline_s: Iteration time not to exceed.
+        energy_budget_j: Energy of the whole job per iteration not to exceed.
+        power_cap_w: Average power of the whole job not to exceed.
+        stage_clocks_mhz: Per stage, the clocks allowed.
+        clock_floor_mhz: Per stage, the lowest clock allowed.
+        clock_ceiling_mhz: Per stage, the highest clock allowed.
+        straggler: A stage slowed down.
+        max_clocks_per_stage: Distinct clocks one stage may use within a plan.
+    """
+
+    deadline_s: float | None = None
+    energy_budget_j: float | None = None
+    power_cap_w: float | None = None
+    stage_clocks_mhz: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    clock_floor_mhz: Mapping[int, int] = field(default_factory=dict)
+    clock_ceiling_mhz: Mapping[int, int] = field(default_factory=dict)
+    straggler: Straggler | None = None
+    max_clocks_per_stage: int | None = None
+
+    @property
+    def limited(self) -> bool:
+        """Whether a deadline, budget or cap is given."""
+        return any(
+            limit is not None for limit in (self.deadline_s, self.energy_budget_j, self.power_cap_w)
+        )
