@@ -7,17 +7,14 @@ from collections.abc import Sequence
 import click
 
 from kareus import __version__
-from kareus.cli import (
-    commands_explore,
-    commands_jobs,
-    commands_machine,
-    commands_studies,
-    commands_train,
-)
+from kareus.cli.lazy import LazyGroup
 from kareus.errors import KareusError
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, prog_name="kareus")
 def kareus() -> None:
     """Plan and run large-model training for less energy and time.
@@ -26,16 +23,6 @@ def kareus() -> None:
     them, compose an iteration's time-energy frontier, and export a schedule to train with.
     Times are in seconds, energies in joules, powers in watts, clocks in MHz.
     """
-
-
-for command in (
-    *commands_studies.COMMANDS,
-    *commands_explore.COMMANDS,
-    *commands_jobs.COMMANDS,
-    *commands_machine.COMMANDS,
-    *commands_train.COMMANDS,
-):
-    kareus.add_command(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
