@@ -32,7 +32,9 @@ def draw_plan_card(view: View) -> None:
             _draw_pin(view)
         time_column, energy_column, power_column = st.columns(3, gap="small")
         time_column.metric("Time", fmt.time(plan.iteration_time_s))
-        energy_column.metric("Energy", fmt.energy(plan.pipeline_energy_j * factor))
+        energy_column.metric(
+            "Energy", fmt.energy(plan.pipeline_energy_j * factor), help=_bound_words(plan.gap)
+        )
         power_column.metric(
             "Power", fmt.power(plan.pipeline_energy_j * factor / plan.iteration_time_s)
         )
@@ -43,6 +45,16 @@ def draw_plan_card(view: View) -> None:
         )
         _draw_run(view)
         draw_download(view.detail.id, plan, key="download")
+
+
+def _bound_words(gap: float | None) -> str | None:
+    """How near the plan is to the least energy possible at its time."""
+    if gap is None:
+        return None
+    return (
+        f"At most {fmt.percent(100 * gap)} above the least energy any choice of these options "
+        "needs at this time (lower bound of a linear program)."
+    )
 
 
 def _draw_run(view: View) -> None:

@@ -64,6 +64,12 @@ class MethodName(click.ParamType[Method]):
 )
 @click.option("--plans", "num_plans", type=int, default=50, show_default=True, help="Plans each.")
 @click.option("--calibration", help="Calibration file of the simulator (default: the GPU's own).")
+@click.option(
+    "--temperature",
+    "temperature_c",
+    type=float,
+    help="GPU temperature to simulate (degrees Celsius; default: that of the calibration).",
+)
 @click.option("--transfer", is_flag=True, help="Start from other studies on the same GPU.")
 @click.option(
     "--order",
@@ -71,6 +77,14 @@ class MethodName(click.ParamType[Method]):
     default=PipelineOrder.ONE_F_ONE_B.value,
     show_default=True,
     help="Pipeline order.",
+)
+@click.option(
+    "--chunks",
+    "num_chunks",
+    type=int,
+    default=1,
+    show_default=True,
+    help="Model chunks per stage, with the interleaved order.",
 )
 @click.option("--detach", is_flag=True, help="Run as a background job and return at once.")
 @database_option

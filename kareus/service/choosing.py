@@ -14,7 +14,7 @@ from kareus.search.budget import BudgetKind, minimum_measurements, parse_budget,
 from kareus.search.kind import SearchKind
 from kareus.service.views import Assessment, Uncertainty
 from kareus.study.request import StudyRequest
-from kareus.study.sources import calibration_of, gpu_resources
+from kareus.study.sources import calibration_of, gpu_resources, make_simulator
 from kareus.workload.build import Finding, Severity, check_workload
 from kareus.workload.memory import estimate_memory
 from kareus.workload.models import load_model_from_text
@@ -22,7 +22,7 @@ from kareus.workload.partitions import build_partitions
 
 # Seconds per measurement: on a GPU settle, cool down, warm up and window (measuring one
 # configuration takes about 13 s); simulated, the search's own time (medians of whole studies on
-# two cores, see tests/benchmarks/bench_study.py).
+# two cores, see tests/benchmarks/bench_studies.py).
 _MEASURED_S = 13.0
 _SIMULATED_S = 0.02
 
@@ -41,8 +41,10 @@ def assess(request: StudyRequest) -> Assessment:
     if request.source is SourceKind.SIMULATOR:
         try:
             extrapolated, uncertainty = trust(request, workload)
+            make_simulator(request, workload)
         except KareusError as error:
-            found.append(_error("calibration", str(error)))
+            field = "temperature_c" if "temperature" in str(error) else "calibration"
+            found.append(_error(field, str(error)))
     each_s = _MEASURED_S if request.source is SourceKind.MEASURED else _SIMULATED_S
     return Assessment(
         workload=workload,

@@ -22,6 +22,8 @@ class StudyRequest:
         num_plans: Plans per frontier.
         measurements: With the replay source: a dataset id or the path of recorded measurements.
         calibration: With the simulator: path of a calibration file; None for the GPU's own.
+        temperature_c: With the simulator: GPU temperature, a warmer one draws more; None for that
+            of its calibration.
         transfer: Whether to start from what other studies measured on the same GPU.
         order: The pipeline order.
         num_chunks: Model chunks per stage; above 1 with the interleaved order only.
@@ -37,6 +39,7 @@ class StudyRequest:
     num_plans: int = 50
     measurements: str | None = None
     calibration: str | None = None
+    temperature_c: float | None = None
     transfer: bool = False
     order: PipelineOrder = PipelineOrder.ONE_F_ONE_B
     num_chunks: int = 1

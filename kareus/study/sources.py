@@ -30,6 +30,21 @@ def simulator_extrapolates(request: StudyRequest, workload: Workload) -> bool:
     return request.source is SourceKind.SIMULATOR and calibration_of(request, workload).extrapolated
 
 
+def make_simulator(request: StudyRequest, workload: Workload) -> SimulatorSource:
+    """Return the simulator of a request.
+
+    Raises:
+        ConfigError: Its calibration cannot be used or is for another GPU, or its temperature is
+            impossible.
+    """
+    return SimulatorSource(
+        workload,
+        seed=request.seed,
+        calibration=calibration_of(request, workload),
+        temperature_c=request.temperature_c,
+    )
+
+
 def gpu_resources(request: StudyRequest, workload: Workload) -> tuple[str, ...]:
     """Return the names of the GPUs a request measures on, for leases; none if it measures on none.
 
@@ -75,9 +90,7 @@ def make_source(
         NotFoundError: There is no such dataset or path.
     """
     if request.source is SourceKind.SIMULATOR:
-        return SimulatorSource(
-            workload, seed=request.seed, calibration=calibration_of(request, workload)
-        )
+        return make_simulator(request, workload)
     if request.source is SourceKind.REPLAY:
         if request.measurements is None:
             raise ConfigError(

@@ -130,6 +130,8 @@ BAD_INPUT = {
     "unknown budget": (("optimize", *WORKLOAD, "--budget", "lots"), "lots"),
     "budget below the designs": (("optimize", *WORKLOAD, "--budget", "3"), "budget of 3"),
     "negative seed": (("optimize", *WORKLOAD, "--seed", "-1"), "seed -1"),
+    "impossible temperature": (("optimize", *WORKLOAD, "--temperature", "500"), "500"),
+    "chunks without an order": (("optimize", *WORKLOAD, "--chunks", "2"), "num_chunks = 2"),
     "replay of nothing": (("optimize", *WORKLOAD, "--source", "replay"), "--measurements"),
     "unknown study": (("show", "nope"), "nope"),
     "unknown method": (("frontier", "x", "--method", "magic"), "magic"),

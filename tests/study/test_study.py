@@ -167,6 +167,17 @@ def test_without_recompute_a_plan_keeps_to_one_execution(service: Service) -> No
             )
 
 
+def test_a_warmer_gpu_draws_more(finished: Finished, service: Service) -> None:
+    whole, study = finished
+    warm = service.run(StudyRequest(settings=SETTINGS, budget="96", seed=3, temperature_c=80.0))
+    cool, hot = (
+        one.choose(two, method=Method.MEGATRON, fastest=True)
+        for one, two in ((whole, study), (service, warm.study))
+    )
+    assert hot.pipeline_energy_j > 1.005 * cool.pipeline_energy_j
+    assert hot.iteration_time_s == pytest.approx(cool.iteration_time_s, rel=1e-3)
+
+
 def test_transfer_starts_from_a_finished_study_and_says_so(finished: Finished) -> None:
     service, study = finished
     request = StudyRequest(
