@@ -17,7 +17,7 @@ from app.wording import plural
 from kareus.core.plan import Method
 from kareus.errors import InfeasibleError
 from kareus.report import format as fmt
-from kareus.report.comparison import METHOD_NAMES, choose_plan
+from kareus.report.comparison import METHOD_NAMES
 from kareus.report.data import (
     bubble_share,
     configuration_frame,
@@ -26,7 +26,7 @@ from kareus.report.data import (
     timeline_frame,
 )
 from kareus.report.figures import timeline_figure
-from kareus.service import PlanSummary, StudySummary
+from kareus.service import PlanSummary, StudySummary, select_plan
 
 _COLOURS = {"clock_mhz": "Clock", "average_power_w": "Power"}
 _COLOUR = "timeline_colour"
@@ -91,7 +91,7 @@ def _baseline(view: View) -> PlanSummary | None:
         method = fallback
     plans = view.frontiers[method]
     try:
-        return choose_plan(plans, deadline_s=view.selected.iteration_time_s)
+        return select_plan(plans, deadline_s=view.selected.iteration_time_s)
     except InfeasibleError:
         return plans[0]
 

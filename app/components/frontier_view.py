@@ -8,9 +8,9 @@ from app import url
 from app.backend import plan_summaries, study_detail
 from kareus.core.plan import Method
 from kareus.errors import InfeasibleError, NotFoundError
-from kareus.report.comparison import METHOD_NAMES, choose_plan, knee
+from kareus.report.comparison import METHOD_NAMES
 from kareus.report.data import FrontierSetting, Scope
-from kareus.service import PlanSummary, StudyDetail, StudySummary
+from kareus.service import PlanSummary, Preference, StudyDetail, StudySummary, select_plan
 
 
 class Objective(StrEnum):
@@ -130,16 +130,16 @@ def by_objective(
         case Objective.FRUGAL:
             return min(plans, key=lambda plan: plan.pipeline_energy_j)
         case Objective.KNEE:
-            return knee(plans)
+            return select_plan(plans, preference=Preference.KNEE)
         case Objective.EQUAL_TIME:
             baseline = frontiers.get(Method.PERSEUS) or frontiers.get(Method.MEGATRON)
             if not baseline:
                 raise InfeasibleError("there is no baseline to be as fast as: choose another way")
-            return choose_plan(plans, deadline_s=baseline[0].iteration_time_s)
+            return select_plan(plans, deadline_s=baseline[0].iteration_time_s)
         case Objective.DEADLINE:
-            return choose_plan(plans, deadline_s=bound)
+            return select_plan(plans, deadline_s=bound)
         case Objective.BUDGET:
-            return choose_plan(plans, energy_budget_j=bound)
+            return select_plan(plans, energy_budget_j=bound)
 
 
 def plan_words(plan: PlanSummary) -> str:

@@ -6,9 +6,10 @@ import streamlit as st
 
 from app import url
 from app.components.text import quiet
+from kareus.core.plan import PlanPoint
 from kareus.core.workload import Workload
 from kareus.report import format as fmt
-from kareus.report.comparison import PlanPoint, RunCost, run_cost
+from kareus.report.comparison import RunCost, run_cost
 
 _FIELDS = {
     "tokens": ("Tokens of the run (billions)", 1000.0, "%.0f", 100.0),

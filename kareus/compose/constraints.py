@@ -21,7 +21,7 @@ from kareus.compose.limits import Constraints
 from kareus.compose.parametric import Relaxation, relax
 from kareus.compose.problem import Ints, Problem, build_problem
 from kareus.compose.rounding import make_net
-from kareus.compose.selection import Preference, select_plan
+from kareus.compose.selection import Preference, plans_within, select_plan
 from kareus.core.measurement import PartitionOption
 from kareus.core.partition import Execution, Partition
 from kareus.core.pipeline import InstructionRecipe, Pipeline, recipes_by_kind
@@ -164,12 +164,8 @@ def solve_constrained(
         preference=None if constraints.limited else Preference.KNEE,
     )
     return ConstrainedPlans(
-        plans=tuple(
-            plan
-            for plan in plans
-            if (constraints.deadline_s is None or plan.iteration_time_s <= constraints.deadline_s)
-            and (budget_j is None or plan.pipeline_energy_j <= budget_j)
-            and (cap_w is None or plan.average_power_w <= cap_w)
+        plans=plans_within(
+            plans, deadline_s=constraints.deadline_s, energy_budget_j=budget_j, power_cap_w=cap_w
         ),
         recommended=recommended,
     )

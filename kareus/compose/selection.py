@@ -13,6 +13,8 @@ from kareus.core.frontier import least_energy_within, least_time_within
 from kareus.core.plan import PlanPoint
 from kareus.errors import ConfigError, InfeasibleError
 
+_SAME = 1e-9  # relative: what is closer than this to a limit meets it; sums round differently
+
 AnyPlan = TypeVar("AnyPlan", bound=PlanPoint)
 
 
@@ -55,13 +57,9 @@ def select_plan(
     ):
         if limit is not None and not (math.isfinite(limit) and limit > 0):
             raise ConfigError(f"{name} {limit} {unit}: must be a positive number")
-    within = [
-        plan
-        for plan in plans
-        if (deadline_s is None or plan.iteration_time_s <= deadline_s)
-        and (energy_budget_j is None or plan.pipeline_energy_j <= energy_budget_j)
-        and (power_cap_w is None or _power_w(plan) <= power_cap_w)
-    ]
+    within = plans_within(
+        plans, deadline_s=deadline_s, energy_budget_j=energy_budget_j, power_cap_w=power_cap_w
+    )
     if not within:
         raise InfeasibleError(_why_none(plans, deadline_s, energy_budget_j, power_cap_w))
     if preference is None:
@@ -80,6 +78,27 @@ def select_plan(
         chosen = _knee(points)
     assert chosen is not None
     return within[chosen]
+
+
+def plans_within(
+    plans: Sequence[AnyPlan],
+    *,
+    deadline_s: float | None,
+    energy_budget_j: float | None,
+    power_cap_w: float | None,
+) -> tuple[AnyPlan, ...]:
+    """Return the plans within all limits, in order; None is no limit (see `select_plan`)."""
+    limits = [
+        math.inf if limit is None else limit * (1 + _SAME)
+        for limit in (deadline_s, energy_budget_j, power_cap_w)
+    ]
+    return tuple(
+        plan
+        for plan in plans
+        if plan.iteration_time_s <= limits[0]
+        and plan.pipeline_energy_j <= limits[1]
+        and _power_w(plan) <= limits[2]
+    )
 
 
 def _knee(points: Sequence[tuple[float, float]]) -> int:

@@ -60,6 +60,10 @@ class PlanPoint(Protocol):
     def pipeline_energy_j(self) -> float:
         """With the static energy."""
 
+    @property
+    def bound_j(self) -> float | None:
+        """Lower bound on the pipeline energy; None without one."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:

@@ -8,43 +8,14 @@ less is needed. Unknown (no plan meets the bound) is None, never 0.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from kareus.core.frontier import hypervolume, least_energy_within, least_time_within
-from kareus.core.plan import Method
-from kareus.errors import ConfigError, InfeasibleError
+from kareus.core.plan import Method, PlanPoint
+from kareus.errors import ConfigError
 from kareus.report import format as fmt
-
-
-class PlanPoint(Protocol):
-    """What a comparison needs of a plan: its figures. A plan without its choices will do."""
-
-    @property
-    def number(self) -> int:
-        """Index within its method's frontier."""
-
-    @property
-    def method(self) -> Method:
-        """The method that made it."""
-
-    @property
-    def iteration_time_s(self) -> float:
-        """Seconds."""
-
-    @property
-    def effective_energy_j(self) -> float:
-        """Dynamic energy, one GPU per stage."""
-
-    @property
-    def pipeline_energy_j(self) -> float:
-        """With the static energy, one GPU per stage."""
-
-    @property
-    def bound_j(self) -> float | None:
-        """Lower bound on the pipeline energy; None without one."""
-
 
 AnyPlan = TypeVar("AnyPlan", bound=PlanPoint)
 Frontiers = Mapping[Method, Sequence[PlanPoint]]
@@ -279,62 +250,6 @@ def headline(plan: PlanPoint, frontiers: Frontiers) -> str:
     if perseus is not None:
         sentences.append(_against_perseus(perseus))
     return " ".join(sentences)
-
-
-def choose_plan(
-    plans: Sequence[AnyPlan],
-    *,
-    deadline_s: float | None = None,
-    energy_budget_j: float | None = None,
-) -> AnyPlan:
-    """Return the plan that meets one bound best.
-
-    Args:
-        plans: A frontier.
-        deadline_s: Least energy not slower than this.
-        energy_budget_j: Fastest whose pipeline energy is not above this.
-
-    Raises:
-        ConfigError: Not exactly one bound, or it is not a number above 0.
-        InfeasibleError: No plan meets it; the message names the nearest that can be had.
-    """
-    bound = deadline_s if energy_budget_j is None else energy_budget_j
-    if bound is None or (deadline_s is not None and energy_budget_j is not None):
-        raise ConfigError("choose by a deadline or by an energy budget: give exactly one")
-    if not (math.isfinite(bound) and bound > 0):
-        raise ConfigError(f"{bound} must be a number above 0")
-    if deadline_s is not None:
-        plan = _least_energy(plans, deadline_s)
-        if plan is None:
-            fastest_s = min((p.iteration_time_s for p in plans), default=math.nan)
-            raise InfeasibleError(
-                f"deadline {deadline_s:g} s: the fastest plan needs {fastest_s:.4g} s; "
-                "choose a later deadline"
-            )
-        return plan
-    plan = _least_time(plans, bound)
-    if plan is None:
-        least_j = min((p.pipeline_energy_j for p in plans), default=math.nan)
-        raise InfeasibleError(
-            f"energy budget {bound:g} J: the most frugal plan needs {least_j:.4g} J "
-            "(one GPU of each stage); choose a larger budget"
-        )
-    return plan
-
-
-def knee(plans: Sequence[AnyPlan]) -> AnyPlan:
-    """Return the plan furthest below the line from the fastest to the most frugal one.
-
-    Both axes are scaled to [0, 1] over the frontier. With one or two plans, the fastest.
-    """
-    points = _points(plans)
-    if len(points) == 0:
-        raise ConfigError("a knee needs at least one plan")
-    span = np.ptp(points, axis=0)
-    if len(points) < 3 or not np.all(span > 0):
-        return min(plans, key=lambda plan: (plan.iteration_time_s, plan.pipeline_energy_j))
-    scaled = (points - points.min(axis=0)) / span
-    return plans[int(np.argmin(scaled.sum(axis=1)))]
 
 
 def _points(plans: Sequence[PlanPoint]) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:

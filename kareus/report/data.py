@@ -17,10 +17,10 @@ from kareus.core.configuration import LaunchPoint
 from kareus.core.frontier import non_dominated
 from kareus.core.measurement import Measurement, SourceKind
 from kareus.core.partition import Direction, Execution
-from kareus.core.plan import InstructionOption, Method, Plan
+from kareus.core.plan import InstructionOption, Method, Plan, PlanPoint
 from kareus.core.timeline import TimelineRow, describe_configuration
 from kareus.errors import ConfigError
-from kareus.report.comparison import METHOD_NAMES, Frontiers, PlanPoint, difference
+from kareus.report.comparison import METHOD_NAMES, Frontiers, difference
 from kareus.report.format import DASH
 
 SOURCE_WORDS: Mapping[SourceKind, str] = {

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from kareus.compose.limits import Constraints, Straggler
+from kareus.compose.selection import Preference, select_plan
 from kareus.service.exploring import ExplorationAssessment
 from kareus.service.kept_files import BUILT_IN, CalibrationView, Records, RecordsKind
 from kareus.service.service import Service
@@ -73,6 +74,7 @@ __all__ = [
     "RecordedPoint",
     "Records",
     "RecordsKind",
+    "Preference",
     "Service",
     "Severity",
     "StageMemory",
@@ -86,3 +88,4 @@ __all__ = [
     "WorkloadSettings",
     "layout_words",
 ]
+    "select_plan",

@@ -47,7 +47,7 @@ def test_a_deadline_chooses_or_says_what_can_be_had(study: str, open_page: Opene
     chosen = PLANS[Method.KAREUS][int(parameter(page, "plan") or -1)]
     assert 4.5 < chosen.iteration_time_s <= 4.6
     page.number_input(key="bound").set_value(1.0).run()
-    assert "the fastest plan needs 4.41" in words(page)
+    assert "the fastest plan takes 4.41" in words(page)
     assert parameter(page, "plan") == str(chosen.number)
 
 

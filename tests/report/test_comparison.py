@@ -3,14 +3,12 @@ import dataclasses
 import pytest
 
 from kareus.core.plan import Method
-from kareus.errors import ConfigError, InfeasibleError
+from kareus.errors import ConfigError
 from kareus.report.comparison import (
-    choose_plan,
     compare_frontiers,
     difference,
     headline,
     hypervolumes,
-    knee,
     run_cost,
     savings,
 )
@@ -147,28 +145,6 @@ def test_bad_cost_inputs(field, value):
     settings = {"num_tokens": 1e9, "tokens_per_iteration": 10, "gpus_per_stage": 1, field: value}
     with pytest.raises(ConfigError, match="at or above 0"):
         run_cost(FRONTIERS[Method.KAREUS][0], **settings)
-
-
-def test_choosing_by_a_bound():
-    plans = FRONTIERS[Method.KAREUS]
-    assert choose_plan(plans, deadline_s=5.5).number == 1
-    assert choose_plan(plans, energy_budget_j=900.0).number == 1
-    with pytest.raises(InfeasibleError, match="deadline 3 s: the fastest plan needs 4 s"):
-        choose_plan(plans, deadline_s=3.0)
-    with pytest.raises(InfeasibleError, match="energy budget 700 J: the most frugal plan"):
-        choose_plan(plans, energy_budget_j=700.0)
-    with pytest.raises(ConfigError, match="exactly one"):
-        choose_plan(plans)
-    with pytest.raises(ConfigError, match="above 0"):
-        choose_plan(plans, deadline_s=float("nan"))
-
-
-def test_knee():
-    bent = points(Method.KAREUS, (1.0, 10.0), (1.1, 4.0), (3.0, 3.0))
-    assert knee(bent).number == 1
-    assert knee(bent[:2]).number == 0
-    with pytest.raises(ConfigError):
-        knee([])
 
 
 def test_a_plan_made_for_a_baselines_time_is_at_equal_time():
