@@ -7,6 +7,8 @@ from kareus.compose.selection import Preference, select_plan
 from kareus.service.exploring import ExplorationAssessment
 from kareus.service.kept_files import BUILT_IN, CalibrationView, Records, RecordsKind
 from kareus.service.service import Service
+from kareus.service.training import TrainingRun
+from kareus.service.training_files import TrainingLog
 from kareus.service.trusting import RecordedPoint, Validation
 from kareus.service.views import (
     Assessment,
@@ -50,8 +52,10 @@ __all__ = [
     "BUILT_IN",
     "Assessment",
     "CalibrationView",
+    "Cause",
     "Constraints",
     "DoctorCheck",
+    "DriftAlarm",
     "Exploration",
     "ExplorationAssessment",
     "ExplorationHandle",
@@ -60,6 +64,7 @@ __all__ = [
     "Finding",
     "ImportRefusal",
     "ImportReport",
+    "InstructionDeviation",
     "JobHandle",
     "JobView",
     "Layout",
@@ -69,23 +74,28 @@ __all__ = [
     "PartitionProgress",
     "Phase",
     "PlanSummary",
+    "Preference",
     "Progress",
     "ProgressCallback",
     "RecordedPoint",
     "Records",
     "RecordsKind",
-    "Preference",
     "Service",
     "Severity",
+    "StageDeviation",
     "StageMemory",
+    "StepDeviation",
     "Straggler",
     "StudyDetail",
     "StudyRequest",
     "StudyResult",
     "StudySummary",
+    "TrackReport",
+    "TrainingLog",
+    "TrainingRun",
     "Uncertainty",
     "Validation",
     "WorkloadSettings",
     "layout_words",
-]
     "select_plan",
+]

@@ -4,10 +4,18 @@ from kareus.service.data import DataUseCases
 from kareus.service.exploring import ExplorationUseCases
 from kareus.service.jobs import JobUseCases
 from kareus.service.studies import StudyUseCases
+from kareus.service.training import TrainingUseCases
 from kareus.service.trusting import TrustUseCases
 
 
-class Service(StudyUseCases, JobUseCases, ExplorationUseCases, DataUseCases, TrustUseCases):
+class Service(
+    StudyUseCases,
+    JobUseCases,
+    ExplorationUseCases,
+    DataUseCases,
+    TrustUseCases,
+    TrainingUseCases,
+):
     """Studies, plans, jobs, explorations and data of one database.
 
     Cheap to make; the database is opened at the first use.

@@ -34,7 +34,7 @@ from kareus.train.checks import (
 from kareus.train.data import open_tokens
 from kareus.train.failures import failed_run, read_failures
 from kareus.train.follow import Mismatch, find_mismatches
-from kareus.train.log import RankLog, rank_files, read_log
+from kareus.train.log import DEFAULT_FOLDER, RankLog, rank_files, read_log
 from kareus.train.perfetto import write_timeline
 from kareus.train.pfo import PfoServer
 from kareus.train.settings import TrainingSettings
@@ -104,7 +104,7 @@ def default_log_folder(bundle: Path, *, nodes: int = 1) -> Path:
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     if nodes > 1:
         stamp = f"job-{os.environ.get('SLURM_JOB_ID', 'nodes')}"
-    folder = Path("kareus-logs") / f"{name}-{stamp}"
+    folder = DEFAULT_FOLDER / f"{name}-{stamp}"
     number = 2
     while nodes == 1 and folder.exists():  # two runs within a second
         folder, number = folder.with_name(f"{name}-{stamp}-{number}"), number + 1

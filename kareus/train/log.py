@@ -20,6 +20,9 @@ from kareus.errors import NotFoundError
 
 _RANK_FILE = re.compile(r"rank-(\d+)\.jsonl")
 
+DEFAULT_FOLDER = Path("kareus-logs")
+"""Where runs put their logs unless told otherwise, in the folder they are started in."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ObservedUnit:
