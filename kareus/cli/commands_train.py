@@ -1,6 +1,7 @@
 """Commands that train under a schedule, and hold a training log against its plan.
 
-They go to `kareus.train` directly: a training node needs no database.
+They go to `kareus.train` directly: a training node needs no database. Only planning again with what
+a run measured does, as it needs the study's own measurements.
 """
 
 from collections.abc import Callable
@@ -10,10 +11,12 @@ from typing import Any, TypeVar
 
 import click
 
-from kareus.cli.options import json_option
+from kareus.cli.options import database_option, json_option
 from kareus.cli.output import print_json, print_table
 from kareus.profiling.replay import write_recorded
 from kareus.schedule.bundle import read_bundle
+from kareus.service import Service
+from kareus.service.views import document_of
 from kareus.train import launcher
 from kareus.train import track as tracking
 from kareus.train.checks import JobShape, Nodes
@@ -109,17 +112,31 @@ def launch(bundle: Path, log: Path | None, as_json: bool, **options: Any) -> Non
     type=click.Path(path_type=Path, file_okay=False),
     help="Write what the run measured of its partitions here, to plan again with (kareus import).",
 )
+@click.option(
+    "--replan",
+    is_flag=True,
+    help="Plan the bundle's study again with what the run measured, as a background job.",
+)
+@database_option
 @json_option
 def track(
-    bundle: Path, log: Path, threshold: float, measurements: Path | None, as_json: bool
+    service: Service,
+    bundle: Path,
+    log: Path,
+    threshold: float,
+    measurements: Path | None,
+    replan: bool,
+    as_json: bool,
 ) -> None:
     """Hold a training log against the plan it trained under."""
     report = tracking.track(bundle, log, threshold=threshold)
     if measurements is not None and report.measurements:
         workload = read_bundle(bundle).workload
         write_recorded(measurements, report.measurements, workload=workload)
+    handle = service.replan_with_measurements(bundle, log) if replan else None
     if as_json:
-        print_json(report.as_document())
+        replanned = {} if handle is None else {"replanned": document_of(handle)}
+        print_json(report.as_document() | replanned)
         return
     _print_track(report)
     if measurements is not None:
@@ -128,6 +145,8 @@ def track(
             if report.measurements
             else "No measurements to write: see the notes"
         )
+    if handle is not None:
+        click.echo(f"Study {handle.study} plans again with them, in job {handle.job}")
 
 
 def _print_track(report: TrackReport) -> None:

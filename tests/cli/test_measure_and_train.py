@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from kareus.schedule.bundle import read_bundle
+from kareus.service import Service
 from tests.cli.conftest import Run
+from tests.service.training_log import write_log
 
 TINY = (
     "--model", "tiny", "--tp", "2", "--pp", "2", "--microbatch-size", "2", "--seq-len", "32",
@@ -68,8 +71,26 @@ def test_a_study_is_exported_launched_and_tracked(tmp_path: Path, run: Run) -> N
     tracked = run("track", bundle, tmp_path / "log", "--json")
     assert tracked.code == 0
     assert len(tracked.json["steps"]) == 4
+    refused = run("track", bundle, tmp_path / "log", "--replan", "--db", database)
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "trained on a CPU" in refused.err
 
     other = run("launch", bundle, "--device", "cpu", "--pp", "4")
     assert other.code == 2
     assert other.err.count("\n") == 1
     assert "4" in other.err
+
+
+@pytest.mark.slow
+def test_what_a_run_measured_is_planned_with(tmp_path: Path, run: Run) -> None:
+    database = tmp_path / "kareus.db"
+    study = run("optimize", *TINY, "--budget", "64", "--db", database, "--json").json["study"]
+    bundle = tmp_path / "bundle.zip"
+    assert run("export", study, "--max-throughput", "--out", bundle, "--db", database).code == 0
+    log = write_log(tmp_path / "log", read_bundle(bundle), unit_s=0.0003)
+    tracked = run("track", bundle, log, "--replan", "--db", database, "--json")
+    assert tracked.code == 0, tracked.err
+    again = tracked.json["replanned"]
+    service = Service(database)
+    assert service.wait_for_job(again["job"], timeout_s=120).state == "done"
+    assert study in service.study(again["study"]).notes[-1]
