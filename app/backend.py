@@ -23,6 +23,7 @@ from kareus.service import (
     Service,
     StudyDetail,
     StudySummary,
+    TrainingRun,
     Validation,
     WorkloadSettings,
 )
@@ -113,3 +114,9 @@ def built_in_calibration(gpu: str) -> CalibrationView:
 def validation(records: str, calibration: str | None, written_s: float) -> Validation:  # noqa: ARG001
     """Hold a calibration against kept records; when its file was written is part of the key."""
     return service().validate_records(records, calibration=calibration)
+
+
+@st.cache_data(max_entries=8, show_spinner=False)
+def training_run(bundle: str, log: str, threshold: float, changed_s: float) -> TrainingRun:  # noqa: ARG001
+    """Hold a training log against its bundle; when either last changed is part of the key."""
+    return service().training_run(bundle, log, threshold=threshold)

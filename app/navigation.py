@@ -46,6 +46,7 @@ PARTITIONS = PageEntry(file="partitions", title="Partitions", icon=":material/sc
 MACHINE = PageEntry(file="machine", title="Machine", icon=":material/memory:")
 EXPLORER = PageEntry(file="explorer", title="Explorer", icon=":material/explore:")
 COMPARE = PageEntry(file="compare", title="Compare", icon=":material/stacked_line_chart:")
+TRAINING = PageEntry(file="training", title="Training", icon=":material/model_training:")
 TRUST = PageEntry(file="trust", title="Trust", icon=":material/verified:")
 CONSTRAINTS = PageEntry(
     file="constraints", title="Constraints", icon=":material/rule:", hidden=True
@@ -59,6 +60,7 @@ PAGES = (
     PARTITIONS,
     EXPLORER,
     COMPARE,
+    TRAINING,
     TRUST,
     MACHINE,
     CONSTRAINTS,

@@ -14,6 +14,7 @@ from kareus.report.figures_search import (
     partition_figure,
     sparkline_figure,
 )
+from kareus.report.training import training_figure
 
 __all__ = [
     "PLAN_SELECTION",
@@ -27,4 +28,5 @@ __all__ = [
     "sparkline_figure",
     "split_figure",
     "timeline_figure",
+    "training_figure",
 ]

@@ -39,6 +39,7 @@ from kareus.service import (
     WorkloadSettings,
 )
 from tests.app.fake_explorations import FakeExplorations
+from tests.app.fake_training import FakeTraining
 from tests.app.fake_trust import FakeTrust
 
 STATIC_POWER_W = 85.0
@@ -211,7 +212,7 @@ COMPARE = {
 
 
 @dataclass
-class FakeService(FakeExplorations, FakeTrust):
+class FakeService(FakeExplorations, FakeTraining, FakeTrust):
     """Holds studies and jobs in memory; `Service()` in the dashboard returns the same one."""
 
     studies_by_id: dict[str, StudySummary] = field(default_factory=dict)
