@@ -37,7 +37,7 @@ _STATE_WORDS = {  # in the order of the table
     LayoutState.SEARCHED: "searched",
     LayoutState.WAITING: "waiting",
     LayoutState.FAILED: "failed",
-    LayoutState.BEATEN: "beaten by its baselines",
+    LayoutState.BEATEN: "beaten by baselines",
     LayoutState.IMPOSSIBLE: "impossible",
 }
 

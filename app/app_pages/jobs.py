@@ -16,7 +16,7 @@ from app.components.frame import escape, guarded, show_error
 from app.components.marks import state_mark
 from app.components.tables import table_height
 from app.components.text import quiet
-from app.wording import age, count
+from app.wording import age, count, plural
 from kareus.errors import KareusError, NotFoundError
 from kareus.report.format import DASH, THIN_SPACE, duration
 from kareus.service import JobView
@@ -80,6 +80,13 @@ def _draw_head(job: JobView) -> None:
     """State in a sentence, a bar, and what can be done."""
     with st.container(horizontal=True, vertical_alignment="center"):
         st.subheader(_sentence(job), width="stretch")
+        if job.exploration is not None and (job.name is not None or not job.finished):
+            st.page_link(
+                navigation.EXPLORER.path,
+                label="Open the exploration",
+                icon=navigation.EXPLORER.icon,
+                query_params={url.EXPLORATION: job.exploration},
+            )
         if job.state == "done" and job.study is not None:
             if st.button(
                 "See the frontier",
@@ -89,7 +96,7 @@ def _draw_head(job: JobView) -> None:
             ):
                 url.choose_study(job.study)
                 st.switch_page(navigation.FRONTIER.path, query_params={url.STUDY: job.study})
-        elif job.resumable:
+        elif job.resumable and not _orphaned(job):
             st.button(
                 "Resume",
                 type="primary",
@@ -134,30 +141,66 @@ def _share(job: JobView) -> float:
     """How much of the measuring is done, from 0 to 1."""
     if job.state == "done":
         return 1.0
+    if job.exploration is not None:
+        planned = sum(layout.planned for layout in job.partitions)
+        return sum(layout.done for layout in job.partitions) / planned if planned else 0.0
     return min(1.0, job.measurements / job.planned) if job.planned else 0.0
+
+
+def _orphaned(job: JobView) -> bool:
+    """Whether what it worked on was deleted."""
+    return job.study is None and job.name is None
 
 
 def _sentence(job: JobView) -> str:
     """The page's answer."""
-    if job.state == "done":
-        return f"Finished after {count(job.measurements)} measurements"
-    if job.finished:
-        ended = str(job.state).capitalize()
-        if job.planned is None:
-            return f"{ended} before the first measurement"
-        return f"{ended} after {count(job.measurements)} of {count(job.planned)} measurements"
-    if job.state == "queued":
+    if job.finished and _orphaned(job):
+        return f"{_ended(job)}; what it worked on has been deleted"
+    if not job.finished and job.state == "queued":
         return job.message or "Waiting for a job before it"
-    phase = _PHASES.get(str(job.phase), str(job.phase).capitalize())
+    if job.exploration is not None:
+        return _exploration_sentence(job)
+    if job.state == "done":
+        return f"Finished with {plural(job.measurements, 'measurement')}"
+    if job.finished:
+        if not job.planned:
+            return f"{_ended(job)} before the first measurement"
+        if job.measurements >= job.planned:
+            return f"{_ended(job)} after all {plural(job.measurements, 'measurement')}"
+        return f"{_ended(job)} after {count(job.measurements)} of {count(job.planned)} measurements"
+    if job.phase is None:
+        return "Starting"
+    phase = _PHASES.get(job.phase, job.phase.capitalize())
     if job.phase != "measuring":
         return phase
     left = "" if job.seconds_left is None else f", about {duration(job.seconds_left)} left"
     return f"{phase}: {count(job.measurements)} of {count(job.planned)}{left}"
 
 
+def _exploration_sentence(job: JobView) -> str:
+    """The answer of a job that explores layouts."""
+    total = len(job.partitions)
+    decided = sum(layout.done >= layout.planned for layout in job.partitions)
+    if job.state == "done":
+        return f"Finished: {plural(total, 'layout')} decided"
+    if job.finished:
+        if not total:
+            return f"{_ended(job)} before the first layout"
+        return f"{_ended(job)} after {count(decided)} of {plural(total, 'layout')}"
+    return f"Exploring: {count(decided)} of {plural(total, 'layout')} decided"
+
+
+def _ended(job: JobView) -> str:
+    """How it ended, in a word."""
+    return "Finished" if job.state == "done" else job.state.capitalize()
+
+
 def _facts(job: JobView) -> str:
     """Which study, since when, by which process."""
-    facts = [f"job {job.job}"] if job.study is None else [f"study {job.study}", f"job {job.job}"]
+    facts = [] if job.name is None else [job.name]
+    if job.study is not None:
+        facts.append(f"study {job.study}")
+    facts.append(f"job {job.job}")
     if job.started is not None:
         facts.append(f"started {age(job.started)}")
     if job.pid is not None and not job.finished:
@@ -168,7 +211,11 @@ def _facts(job: JobView) -> str:
 def _draw_partitions(job: JobView) -> None:
     """Partitions as rows: done, hypervolume, rate, time left."""
     if not job.partitions:
-        st.dataframe(pd.DataFrame({"Partition": []}), height=72)
+        if not job.finished:
+            quiet("What it works on appears with its first report.")
+        return
+    if job.exploration is not None:
+        _draw_layouts(job)
         return
     frame = pd.DataFrame(
         {
@@ -218,6 +265,33 @@ def _draw_partitions(job: JobView) -> None:
     )
 
 
+def _draw_layouts(job: JobView) -> None:
+    """Layouts of an exploration as rows, those under way first."""
+    layouts = sorted(job.partitions, key=lambda layout: layout.done >= layout.planned)
+    st.dataframe(
+        pd.DataFrame(
+            {
+                "layout": [layout.name for layout in layouts],
+                "state": [
+                    "decided"
+                    if layout.done >= layout.planned
+                    else "its baselines are planned"
+                    if layout.done
+                    else "waiting"
+                    for layout in layouts
+                ],
+            }
+        ),
+        key="job_layouts",
+        hide_index=True,
+        height=table_height(len(layouts), at_most=8),
+        column_config={
+            "layout": st.column_config.TextColumn("Layout", width="medium"),
+            "state": st.column_config.TextColumn("State", width="large"),
+        },
+    )
+
+
 def _rate(remaining: int, seconds_left: float | None) -> str:
     """Measurements per second; a dash before there is a rate."""
     if not seconds_left or remaining <= 0:
@@ -234,7 +308,7 @@ def _draw_table(jobs: Sequence[JobView], chosen: JobView) -> None:
         pd.DataFrame(
             {
                 "job": [job.job for job in jobs],
-                "study": [job.study for job in jobs],
+                "name": [job.name for job in jobs],
                 "state": [str(job.state) for job in jobs],
                 "share": [100 * _share(job) for job in jobs],
                 "started": [DASH if job.started is None else age(job.started) for job in jobs],
@@ -248,10 +322,10 @@ def _draw_table(jobs: Sequence[JobView], chosen: JobView) -> None:
         selection_mode="single-row-required",
         column_config={
             "job": st.column_config.TextColumn("Job"),
-            "study": st.column_config.TextColumn("Study", width="medium"),
+            "name": st.column_config.TextColumn("Study or exploration", width="medium"),
             "state": st.column_config.TextColumn("State"),
             "share": st.column_config.ProgressColumn(
-                "Measured", min_value=0.0, max_value=100.0, format="%.0f %%", width="medium"
+                "Done", min_value=0.0, max_value=100.0, format="%.0f %%", width="medium"
             ),
             "started": st.column_config.TextColumn("Started", alignment="right"),
         },

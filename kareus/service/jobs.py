@@ -1,5 +1,8 @@
 """Use cases about background jobs."""
 
+import contextlib
+
+from kareus.errors import NotFoundError
 from kareus.jobs.states import FINAL, RESUMABLE
 from kareus.service.base import Base
 from kareus.service.views import JobView
@@ -57,6 +60,8 @@ class JobUseCases(Base):
         stored = 0
         if record.study is not None:
             stored = sum(self.store.count_measurements(record.study).values())
+        named = record.request.get("exploration")
+        exploration = named if isinstance(named, str) else None
         return JobView(
             job=record.id,
             study=record.study,
@@ -72,4 +77,15 @@ class JobUseCases(Base):
             error=record.error,
             finished=record.state in FINAL or record.state is JobState.INTERRUPTED,
             resumable=record.state in RESUMABLE,
+            exploration=exploration,
+            name=self._name_of(record.study, exploration),
         )
+
+    def _name_of(self, study: str | None, exploration: str | None) -> str | None:
+        """What a job works on, by name; None if it is gone."""
+        with contextlib.suppress(NotFoundError):
+            if study is not None:
+                return self.store.study(study).name
+            if exploration is not None:
+                return self.store.exploration(exploration).name
+        return None

@@ -264,13 +264,16 @@ class JobView:
 
     Attributes:
         job: Its id.
-        study: The study it works on.
+        study: The study it works on; None if it has none.
+        exploration: The exploration it works on; None if it has none.
+        name: Of the study or exploration; None if that is gone.
         state: queued, running, cancelling, cancelled, done, failed or interrupted.
         pid: Its worker's process; None before it started.
         phase: What it does; None before the first report.
         partitions: Progress per partition.
         measurements: Results stored.
-        planned: Results planned; None before the first report.
+        planned: Results planned; None before the first report. Of an exploration: steps, two for
+            each layout.
         seconds_left: Estimate; None while unknown.
         message: What it waits for, if anything.
         started: UTC; None before it started.
@@ -293,6 +296,8 @@ class JobView:
     error: str | None
     finished: bool
     resumable: bool
+    exploration: str | None = None
+    name: str | None = None
 
     def as_document(self) -> dict[str, Any]:
         """Return it as JSON values."""

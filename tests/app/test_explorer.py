@@ -50,10 +50,10 @@ def test_the_joint_frontier_names_the_layouts(fake: FakeService, open_page: Open
     assert list(joint["iteration_time_s"]) == sorted(joint["iteration_time_s"])
     assert set(joint["source"]) == {"simulated"}
     reasons = dict(zip(layouts["state"], layouts["reason"], strict=True))
-    assert reasons["beaten by its baselines"] == "even 25% faster it would be beaten"
+    assert reasons["beaten by baselines"] == "even 25% faster it would be beaten"
     assert reasons["impossible"] == "needs about 61 GiB per GPU"
     assert reasons["failed"] == "nothing could be measured"
-    assert "2 searched, 1 failed, 1 beaten by its baselines, 1 impossible" in said
+    assert "2 searched, 1 failed, 1 beaten by baselines, 1 impossible" in said
 
 
 def test_a_point_leads_to_its_layouts_study(fake: FakeService, open_page: Opener) -> None:

@@ -1,3 +1,4 @@
+from kareus.store import PartitionProgress
 from tests.app.conftest import Opener, parameter, words
 from tests.app.fake import FakeService
 
@@ -55,7 +56,7 @@ def test_the_url_names_the_job(fake: FakeService, open_page: Opener) -> None:
     fake.add_job("j-a", study="sa")
     fake.add_job("j-b", study="sb", state="done", finished=True, measurements=7)
     page = open_page("jobs", job="j-b")
-    assert "Finished after 7 measurements" in words(page)
+    assert "Finished with 7 measurements" in words(page)
 
 
 def test_an_unknown_job_is_named_and_another_shown(fake: FakeService, open_page: Opener) -> None:
@@ -80,3 +81,48 @@ def test_the_log_is_read_only_when_shown(fake: FakeService, open_page: Opener) -
     assert not page.code
     page.toggle(key="show_log").set_value(True).run()
     assert "measuring fwd_attn" in page.code[0].value
+
+
+def test_an_exploration_counts_layouts_and_leads_to_its_page(
+    fake: FakeService, open_page: Opener
+) -> None:
+    layouts = tuple(
+        PartitionProgress(name=f"tp8 cp1 pp{number}", done=done, planned=2)
+        for number, done in enumerate((2, 1, 0), start=1)
+    )
+    changes = {"study": None, "exploration": "e1", "partitions": layouts, "measurements": 0}
+    fake.add_job(planned=6, name="sixteen GPUs", **changes)
+    page = open_page("jobs")
+    said = words(page)
+    assert "Exploring: 1 of 3 layouts decided" in said
+    assert "measurements" not in said
+    assert "sixteen GPUs · job" in said
+    table = page.dataframe[0].value
+    assert list(table["layout"]) == ["tp8 cp1 pp2", "tp8 cp1 pp3", "tp8 cp1 pp1"]
+    assert list(table["state"]) == ["its baselines are planned", "waiting", "decided"]
+    fake.add_job(state="failed", finished=True, planned=6, name="sixteen GPUs", **changes)
+    assert "Failed after 1 of 3 layouts" in words(open_page("jobs"))
+
+
+def test_a_job_whose_study_was_deleted_says_so(fake: FakeService, open_page: Opener) -> None:
+    fake.add_job(
+        state="failed",
+        finished=True,
+        study=None,
+        name=None,
+        planned=None,
+        partitions=(),
+        error="power cap 50 W cannot be met: raise it",
+    )
+    page = open_page("jobs")
+    assert "Failed; what it worked on has been deleted" in words(page)
+    assert "power cap 50 W" in page.error[0].value
+    assert not [button for button in page.button if button.key == "resume"]
+    assert not page.dataframe
+
+
+def test_a_failure_after_measuring_does_not_count_twice(
+    fake: FakeService, open_page: Opener
+) -> None:
+    fake.add_job(state="failed", finished=True, measurements=448, error="no plan: raise the cap")
+    assert "Failed after all 448 measurements" in words(open_page("jobs"))
