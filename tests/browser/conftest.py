@@ -5,9 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.browser.serving import ARGUMENTS, serve
+
+# A busy machine's first page takes long; what a test expects is that it comes, not how soon.
+_TIMEOUT_MS = 60_000
+expect.set_options(timeout=_TIMEOUT_MS)
 
 
 @pytest.fixture(scope="session")
@@ -39,6 +43,6 @@ def server(home: Path) -> Iterator[str]:
 def page(browser: Browser) -> Iterator[Page]:
     """A fresh window of 1280 x 720."""
     context = browser.new_context(viewport={"width": 1280, "height": 720}, accept_downloads=True)
-    context.set_default_timeout(30_000)
+    context.set_default_timeout(_TIMEOUT_MS)
     yield context.new_page()
     context.close()
