@@ -20,7 +20,7 @@ SOURCE_HELP = {
         "another one, so read the figures as an estimate."
     ),
 }
-_OPTION = re.compile(r"--([a-z][a-z-]*)")
+_OPTION = re.compile(r"--(?!gpus all\b)([a-z][a-z-]*)")  # `--gpus all` is docker's
 
 
 def source_words(source: SourceKind, *, extrapolated: bool) -> str:

@@ -34,6 +34,9 @@ def test_counts_and_nouns() -> None:
 def test_options_become_words() -> None:
     assert in_words("--num-microbatches 1: use 2 or --pp 1") == "num microbatches 1: use 2 or pp 1"
     assert in_words("a -- b") == "a -- b"
+    docker = "install the driver (in a container: --gpus all), or use --source simulator"
+    assert in_words(docker) == docker.replace("--source", "source")
+    assert in_words("--gpus 5 is too few") == "gpus 5 is too few"
 
 
 def test_an_extrapolated_source_is_never_silent() -> None:
