@@ -9,7 +9,7 @@ from app.backend import service
 from app.components.frame import escape, show_error
 from app.components.text import quiet
 from app.wording import age
-from kareus.errors import KareusError, NotFoundError
+from kareus.errors import ConfigError, KareusError, NotFoundError
 from kareus.service import TrainingLog
 
 BUNDLE = "bundle"
@@ -114,19 +114,17 @@ def _draw_start(logs: Sequence[TrainingLog], shown: TrainingLog | None) -> None:
 
 
 def _draw_files(place: str, log: str, bundle: str) -> None:
-    """Fields for both: a path on the server, or files from here."""
+    """Fields for both: a path on the server, or files from here; what is left empty stays."""
     bundle_path = st.text_input(
         "Bundle on the server",
         key=f"{place}_bundle",
-        value=bundle,
-        placeholder="/path/to/bundle.zip",
+        placeholder=bundle or "/path/to/bundle.zip",
     ).strip()
     bundle_file = st.file_uploader("or a bundle from here", type="zip", key=f"{place}_zip")
     log_path = st.text_input(
         "Folder of the log on the server",
         key=f"{place}_log",
-        value=log,
-        placeholder="/path/to/kareus-logs/RUN",
+        placeholder=log or "/path/to/kareus-logs/RUN",
     ).strip()
     log_files = st.file_uploader(
         "or its files from here",
@@ -135,28 +133,33 @@ def _draw_files(place: str, log: str, bundle: str) -> None:
         key=f"{place}_files",
         help="rank-00000.jsonl, ... of every rank; clocks-00000.jsonl, ... if there are any.",
     )
-    missing = not (bundle_path or bundle_file) or not (log_path or log_files)
+    given = bool(bundle_path or bundle_file or log_path or log_files)
     if st.button(
         "Compare with the plan",
         type="primary",
         icon=":material/rule:",
-        disabled=missing,
+        disabled=not given or not (log or log_path or log_files),
         width="stretch",
         key=f"{place}_compare",
     ):
         try:
+            if log_files:
+                files = [(file.name, file.getvalue()) for file in log_files]
+                shown = service().add_training_log(files)
+            else:
+                shown = service().training_log(log_path or log)
             found = bundle_path
             if bundle_file is not None:
                 found = service().add_bundle(bundle_file.name, bundle_file.getvalue())
-            folder = log_path
-            if log_files:
-                files = [(file.name, file.getvalue()) for file in log_files]
-                folder = service().add_training_log(files).path
-            _check(found, folder)
+            # A log knows its own bundle better than the page does.
+            found = found or shown.bundle or bundle
+            if not found:
+                raise ConfigError(f"{shown.name} does not say its bundle: give it, too")
+            _check(found, shown.path)
         except KareusError as error:
             show_error(error)
         else:
-            _open(folder, found)
+            _open(shown.path, found)
             st.rerun()
 
 

@@ -56,8 +56,7 @@ def carry_over(
         key = (one.partition, one.configuration)
         energy_j = one.energy_j
         if energy_j is None and (before := _means(own.get(key, ()))) is not None:
-            time_s, known_j = before
-            energy_j = known_j + static_power_w * (one.time_s - time_s)
+            energy_j = _moved(before, one.time_s, dynamic=1.0, static_w=static_power_w)
         if energy_j is not None:
             taken[key] = replace(one, energy_j=energy_j, repeat=0)
     others = [
@@ -106,7 +105,9 @@ class _Ratios:
         time_s = ratio * one.time_s
         energy_j = one.energy_j
         if energy_j is not None:
-            energy_j = dynamic * (energy_j - self._static_w * one.time_s) + self._static_w * time_s
+            energy_j = _moved(
+                (one.time_s, energy_j), time_s, dynamic=dynamic, static_w=self._static_w
+            )
         return replace(
             one,
             time_s=time_s,
@@ -119,6 +120,18 @@ class _Ratios:
                 "dynamic_energy_ratio": dynamic,
             },
         )
+
+
+def _moved(before: tuple[float, float], time_s: float, *, dynamic: float, static_w: float) -> float:
+    """The energy of what took (seconds, joules) at another time, its dynamic part scaled.
+
+    Where noise left no dynamic part, the power stays: a scaled one could turn the energy negative.
+    """
+    before_s, before_j = before
+    dynamic_j = before_j - static_w * before_s
+    if dynamic_j <= 0:
+        return before_j * time_s / before_s
+    return dynamic * dynamic_j + static_w * time_s
 
 
 def _median(ratios: Mapping[str, Sequence[float]], partition: str | None) -> float | None:

@@ -115,6 +115,21 @@ def test_what_does_not_belong_together_is_refused(fake: FakeService, open_page: 
     assert "straggles" in words(page)
 
 
+def test_a_typed_log_brings_its_own_bundle_or_is_asked_for_it(
+    fake: FakeService, open_page: Opener
+) -> None:
+    fake.add_training_run(STRAGGLING, "/logs/silent", bundle=None)
+    fake.add_training_run(STRAGGLING, "/logs/run-1")
+    page = open_page("training", log="/logs/silent")
+    page.text_input(key="start_log").set_value("/logs/run-1").run()
+    page.button(key="start_compare").click().run()
+    assert parameter(page, "bundle") == "/bundles/b.zip"
+    page = open_page("training", log="/logs/silent")
+    page.text_input(key="start_log").set_value("/logs/silent").run()
+    page.button(key="start_compare").click().run()
+    assert "silent does not say its bundle" in words(page)
+
+
 def test_a_log_that_is_gone_is_named(fake: FakeService, open_page: Opener) -> None:
     page = open_page("training", log="/logs/none")
     assert "/logs/none: holds no training log" in words(page)

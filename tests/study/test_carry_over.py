@@ -1,4 +1,6 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kareus.core.configuration import Configuration
 from kareus.core.measurement import Measurement, SourceKind
@@ -80,3 +82,27 @@ def test_what_has_no_energy_at_all_is_left_out() -> None:
 def test_power_below_static_says_nothing_about_the_others() -> None:
     values = found([one("a", 1000, 1.1, -5.0)])
     assert values["a", 1400] == (pytest.approx(0.8), pytest.approx(20.0))
+
+
+POSITIVE = st.floats(min_value=1e-4, max_value=1e2)
+SHARES = st.floats(min_value=0.05, max_value=5.0)  # of the static energy; noise may go below it
+VALUES = st.lists(st.tuples(POSITIVE, SHARES), min_size=4, max_size=4)
+
+
+@given(VALUES, st.lists(st.tuples(POSITIVE, st.none() | SHARES), min_size=2, max_size=2))
+def test_energies_stay_positive(
+    studied: list[tuple[float, float]], run: list[tuple[float, float | None]]
+) -> None:
+    def made(number: int, time_s: float, share: float | None) -> Measurement:
+        dynamic_j = None if share is None else (share - 1) * STATIC_W * time_s
+        return one("ab"[number % 2], 1000 + number // 2, time_s, dynamic_j)
+
+    carried = carry_over(
+        [made(number, *values) for number, values in enumerate(studied)],
+        [made(number, *values) for number, values in enumerate(run)],
+        static_power_w=STATIC_W,
+    )
+    assert len(carried.measurements) == len(studied)
+    assert all(
+        m.time_s > 0 and m.energy_j is not None and m.energy_j > 0 for m in carried.measurements
+    )
