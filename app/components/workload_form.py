@@ -11,16 +11,18 @@ from typing import Any
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from app import navigation
 from app.backend import doctor, preflight, service
 from app.components.example import EXAMPLE, EXAMPLE_SETTINGS
 from app.components.frame import escape
 from app.components.text import quiet, small
-from app.wording import count, in_words
+from app.wording import age, count, in_words, plural
 from kareus.core.measurement import SourceKind
 from kareus.core.workload import Recompute
 from kareus.errors import KareusError
 from kareus.report.format import THIN_SPACE, clock
 from kareus.service import BUILT_IN, DoctorCheck, Finding, Severity, StudyRequest, WorkloadSettings
+from kareus.service.views import DatasetView
 
 Slots = Mapping[str, DeltaGenerator]
 
@@ -108,7 +110,7 @@ def fill(request: StudyRequest) -> None:
         "stage_layers": ",".join(map(str, settings.stage_layers or ())),
         "source": request.source,
         "seed": str(request.seed),
-        "measurements": request.measurements or "",
+        "measurements": request.measurements,
         "calibration": next(
             (c.name for c in service().calibrations() if c.path == request.calibration), BUILT_IN
         ),
@@ -152,14 +154,14 @@ def draw_notes(findings: Iterable[Finding]) -> None:
 
 def blocking_reason(findings: Iterable[Finding]) -> str | None:
     """Return why the study cannot start, in one line; None if it can."""
+    source = SourceKind(_get("source", SourceKind.SIMULATOR))
+    if source is SourceKind.REPLAY and not _get("measurements", "").strip():
+        return "Choose recorded measurements, or import them first."
     for finding in findings:
         if finding.severity is Severity.ERROR:
             return escape(in_words(finding.message))
-    source = SourceKind(_get("source", SourceKind.SIMULATOR))
     if source is SourceKind.MEASURED and (lack := missing_for_measuring(measuring_checks())):
         return f"Measuring is not possible on this machine: {escape(lack)}"
-    if source is SourceKind.REPLAY and not _get("measurements", "").strip():
-        return "Name the recorded measurements, or import them first."
     return None
 
 
@@ -308,12 +310,7 @@ def _draw_source_and_budget(slots: dict[str, DeltaGenerator]) -> None:
     )
     slots["source"] = st.container(gap="xsmall")
     if _get("source", EXAMPLE.source) == SourceKind.REPLAY:
-        st.text_input(
-            "Recorded measurements",
-            live=True,
-            help="The id of imported measurements (Machine page), or a path on the server.",
-            **_initial("measurements", st.session_state.get(DATASET, "")),
-        )
+        _draw_recorded()
     slots["measurements"] = st.container(gap="xsmall")
     if _get("source", EXAMPLE.source) == SourceKind.SIMULATOR:
         _draw_calibration()
@@ -341,6 +338,35 @@ def _draw_source_and_budget(slots: dict[str, DeltaGenerator]) -> None:
     slots["seed"] = st.container(gap="xsmall")
     slots["name"] = st.container(gap="xsmall")
     slots["other"] = st.container(gap="xsmall")
+
+
+def _draw_recorded() -> None:
+    """Choose among the imported measurements, or name a path on the server."""
+    kept = {one.dataset: one for one in service().datasets()}
+    field = _initial("measurements", st.session_state.get(DATASET) or next(iter(kept), None))
+    named = st.session_state[field["key"]]
+    st.selectbox(
+        "Recorded measurements",
+        list(kept) if named is None or named in kept else [*kept, named],
+        format_func=lambda name: _recorded_words(kept[name]) if name in kept else name,
+        accept_new_options=True,
+        placeholder="choose, or type a path",
+        help="Imported measurements, or the path of a folder of them on the server.",
+        **field,
+    )
+    if kept:
+        quiet("Type the path of a folder on the server to read it instead.")
+    else:
+        quiet("None is imported yet: type a path on the server, or import them first.")
+        st.page_link(
+            navigation.MACHINE.path, label="Import measurements", icon=navigation.MACHINE.icon
+        )
+
+
+def _recorded_words(one: DatasetView) -> str:
+    """What imported measurements are of, and when they came."""
+    layout = one.workload.parallelism
+    return f"{one.name}, tp{layout.tp} cp{layout.cp}, {plural(one.rows, 'row')}, {age(one.created)}"
 
 
 def _calibrations() -> list[str]:

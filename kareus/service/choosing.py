@@ -1,6 +1,8 @@
 """Before a study: catalogues, uploaded models, and what a request would mean."""
 
+import contextlib
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from kareus.core.measurement import SourceKind
@@ -13,6 +15,8 @@ from kareus.profiling.source import default_device
 from kareus.search.budget import BudgetKind, minimum_measurements, parse_budget, partition_budget
 from kareus.search.kind import SearchKind
 from kareus.service.views import Assessment, Uncertainty
+from kareus.store import DatasetRecord
+from kareus.study.documents import WORKLOAD
 from kareus.study.request import StudyRequest
 from kareus.study.sources import calibration_of, gpu_resources, make_simulator
 from kareus.workload.build import Finding, Severity, check_workload
@@ -27,10 +31,17 @@ _MEASURED_S = 13.0
 _SIMULATED_S = 0.02
 
 
-def assess(request: StudyRequest) -> Assessment:
-    """Return what a request would mean; never raises for anything a person can enter."""
+def assess(request: StudyRequest, *, datasets: Sequence[DatasetRecord] | None = None) -> Assessment:
+    """Return what a request would mean; never raises for anything a person can enter.
+
+    Args:
+        request: What was entered.
+        datasets: The imported measurements there are; None where they are not looked at.
+    """
     workload, findings = check_workload(request.settings)
     found = [*findings, *_check_request(request, workload)]
+    if request.source is SourceKind.REPLAY and datasets is not None:
+        found += _check_recorded(request.measurements, workload, datasets)
     if workload is None:
         return Assessment(workload=None, findings=_in_order(found))
     if request.source is SourceKind.MEASURED:
@@ -177,6 +188,55 @@ def _check_request(request: StudyRequest, workload: Workload | None) -> list[Fin
         except ConfigError as error:
             found.append(_error("order", str(error)))
     return found
+
+
+def _check_recorded(
+    named: str | None, workload: Workload | None, datasets: Sequence[DatasetRecord]
+) -> list[Finding]:
+    """What is wrong with the recorded measurements a request names."""
+    if named is None:
+        return []  # said with the source already
+    with contextlib.suppress(OSError, ValueError):  # too long for a path, for instance
+        if Path(named).exists():
+            return []  # its rows are checked one by one when they are read
+    record = next((one for one in datasets if one.id == named), None)
+    if record is None:
+        return [
+            _error(
+                "measurements",
+                f"there are no recorded measurements {named!r}: give the id of imported ones "
+                "(kareus import makes one) or a path",
+            )
+        ]
+    if workload is None:
+        return []
+    recorded = WORKLOAD.validate_python(record.workload)
+    differing = [
+        f"{name} {theirs}, not {ours}"
+        for name, theirs, ours in _measured_under(recorded, workload)
+        if theirs != ours
+    ]
+    if not differing:
+        return []
+    return [
+        _error(
+            "measurements",
+            f"{named} was recorded with {', '.join(differing)}: choose measurements of this "
+            "workload, or change the workload",
+        )
+    ]
+
+
+def _measured_under(one: Workload, other: Workload) -> list[tuple[str, object, object]]:
+    """What a partition's time and energy depend on, of two workloads."""
+    return [
+        ("model", one.model.name, other.model.name),
+        ("GPU", one.gpu.name, other.gpu.name),
+        ("tp", one.parallelism.tp, other.parallelism.tp),
+        ("cp", one.parallelism.cp, other.parallelism.cp),
+        ("microbatch size", one.microbatch_size, other.microbatch_size),
+        ("sequence length", one.seq_len, other.seq_len),
+    ]
 
 
 def _error(field: str, message: str) -> Finding:

@@ -13,7 +13,8 @@ from kareus.profiling.replay import read_recorded
 from kareus.profiling.static_power import StaticPower, measure_static_power
 from kareus.service import doctor, trust
 from kareus.service.base import Base
-from kareus.service.views import DoctorCheck, ImportRefusal, ImportReport, document_of
+from kareus.service.views import DatasetView, DoctorCheck, ImportRefusal, ImportReport, document_of
+from kareus.study.documents import WORKLOAD
 from kareus.workload.build import WorkloadSettings, build_workload
 from kareus.workload.partitions import build_partitions
 
@@ -48,6 +49,20 @@ class DataUseCases(Base):
             ),
             notes=recorded.notes,
         )
+
+    def datasets(self) -> list[DatasetView]:
+        """Return the imported measurements, newest first."""
+        return [
+            DatasetView(
+                dataset=record.id,
+                name=record.name,
+                origin=record.origin,
+                workload=WORKLOAD.validate_python(record.workload),
+                rows=record.num_rows,
+                created=record.created_at,
+            )
+            for record in self.store.datasets()
+        ]
 
     def validate_frontiers(
         self, frontiers: Path, frequencies: Path, *, calibration: str | None = None

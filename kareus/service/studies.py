@@ -7,7 +7,7 @@ from typing import Any
 
 from kareus.compose.limits import Constraints
 from kareus.compose.selection import Preference, select_plan
-from kareus.core.measurement import FailedMeasurement, Measurement
+from kareus.core.measurement import FailedMeasurement, Measurement, SourceKind
 from kareus.core.pipeline import Pipeline, build_pipeline
 from kareus.core.plan import Method, Plan
 from kareus.core.timeline import TimelineRow, build_timeline
@@ -74,7 +74,8 @@ class StudyUseCases(Base):
 
     def assess(self, request: StudyRequest) -> Assessment:
         """Return what a request would mean, errors included; never raises for bad values."""
-        return choosing.assess(request)
+        replayed = self.store.datasets() if request.source is SourceKind.REPLAY else None
+        return choosing.assess(request, datasets=replayed)
 
     def submit(self, request: StudyRequest) -> JobHandle:
         """Start a study as a background job that outlives this process.

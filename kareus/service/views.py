@@ -339,6 +339,27 @@ class ImportReport:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class DatasetView:
+    """Imported measurements that can be replayed.
+
+    Attributes:
+        dataset: Their id.
+        name: What they are called.
+        origin: Where they were read from.
+        workload: What they were recorded for.
+        rows: How many there are.
+        created: UTC.
+    """
+
+    dataset: str
+    name: str
+    origin: str
+    workload: Workload
+    rows: int
+    created: dt.datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class DoctorCheck:
     """One thing this machine can or cannot do.
 

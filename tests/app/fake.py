@@ -38,6 +38,7 @@ from kareus.service import (
     StudySummary,
     WorkloadSettings,
 )
+from kareus.service.views import DatasetView
 from tests.app.fake_explorations import FakeExplorations
 from tests.app.fake_training import FakeTraining
 from tests.app.fake_trust import FakeTrust
@@ -223,6 +224,7 @@ class FakeService(FakeExplorations, FakeTraining, FakeTrust):
     cancelled: list[str] = field(default_factory=list)
     resumed: list[str] = field(default_factory=list)
     bundles: int = 0
+    kept_datasets: list[DatasetView] = field(default_factory=list)
     request: StudyRequest = field(default_factory=lambda: StudyRequest(settings=SETTINGS))
     imported: list[list[str]] = field(default_factory=list)
     archived: dict[str, StudySummary] = field(default_factory=dict)
@@ -273,6 +275,7 @@ class FakeService(FakeExplorations, FakeTraining, FakeTrust):
             "finished": False,
             "resumable": changes.get("state") in ("failed", "cancelled", "interrupted"),
             "message": "",
+            "name": "llama3.2-3b-tp8-pp2",
         }
         self.jobs_by_id[job] = JobView(**(values | changes))
         return self.jobs_by_id[job]
@@ -439,6 +442,9 @@ class FakeService(FakeExplorations, FakeTraining, FakeTrust):
 
     def job_log(self, job: str, last: int = 200) -> str:
         return "measuring fwd_attn\nmeasuring fwd_mlp"
+
+    def datasets(self) -> list[DatasetView]:
+        return list(self.kept_datasets)
 
     def import_measurements(self, path: Path, settings: WorkloadSettings) -> ImportReport:
         self.imported.append(sorted(str(p.relative_to(path)) for p in path.rglob("*.jsonl")))

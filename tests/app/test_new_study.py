@@ -5,8 +5,9 @@ import pytest
 from kareus.core.measurement import SourceKind
 from kareus.errors import ConfigError
 from kareus.service import DoctorCheck, Finding, Severity, StudyRequest, Uncertainty
+from kareus.service.views import DatasetView
 from tests.app.conftest import Opener, words
-from tests.app.fake import SETTINGS, FakeService
+from tests.app.fake import CREATED, SETTINGS, WORKLOAD, FakeService
 
 
 def finding(field: str, severity: Severity, message: str) -> Finding:
@@ -80,13 +81,40 @@ def test_measuring_without_a_gpu_says_what_is_missing(fake: FakeService, open_pa
     assert not page.run().button(key="start").disabled
 
 
-def test_replay_needs_recorded_measurements(fake: FakeService, open_page: Opener) -> None:
+def dataset(name: str) -> DatasetView:
+    return DatasetView(
+        dataset=name,
+        name="llama3.2-3b-runs",
+        origin="/data/runs",
+        workload=WORKLOAD,
+        rows=1296,
+        created=CREATED,
+    )
+
+
+def test_replay_offers_what_was_imported(fake: FakeService, open_page: Opener) -> None:
+    fake.kept_datasets = [dataset("d2"), dataset("d1")]
+    page = open_page("new_study")
+    page.segmented_control(key="form_source").set_value(SourceKind.REPLAY).run()
+    choice = page.selectbox(key="form_measurements")
+    assert choice.value == "d2"  # the newest
+    assert "llama3.2-3b-runs, tp8 cp1, 1\u2009296 rows" in choice.options[1]
+    choice.set_value("d1").run()
+    page.button(key="start").click().run()
+    assert fake.submitted[0].measurements == "d1"
+
+
+def test_replay_without_recorded_measurements_leads_to_their_import(
+    fake: FakeService, open_page: Opener
+) -> None:
     page = open_page("new_study")
     page.segmented_control(key="form_source").set_value(SourceKind.REPLAY).run()
     assert page.button(key="start").disabled
-    page.text_input(key="form_measurements").set_value("d1").run()
-    page.button(key="start").click().run()
-    assert fake.submitted[0].measurements == "d1"
+    assert "Choose recorded measurements, or import them first." in words(page)
+    fake.findings = (
+        finding("measurements", Severity.ERROR, "there are no recorded measurements 'x'"),
+    )
+    assert "no recorded measurements 'x'" in words(page.run())
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from kareus.core.plan import Method
 from kareus.core.workload import Recompute
 from kareus.errors import ConfigError, InfeasibleError, MeasurementError
 from kareus.profiling.replay import write_recorded
-from kareus.service import Constraints, Service, Straggler, StudyRequest
+from kareus.service import Constraints, Service, Severity, Straggler, StudyRequest
 from kareus.study.documents import request_of, workload_of
 from kareus.workload.build import build_workload
 from tests.study.conftest import SETTINGS
@@ -74,6 +74,39 @@ def test_recorded_measurements_replay_to_the_same_baselines(
     )
     assert ours.iteration_time_s == pytest.approx(theirs.iteration_time_s, rel=1e-6)
     assert ours.pipeline_energy_j == pytest.approx(theirs.pipeline_energy_j, rel=1e-6)
+
+
+@pytest.mark.parametrize("named", ["nonsense", "x" * 5000, "a\0b"])
+def test_unknown_recorded_measurements_are_refused_beside_their_field(
+    service: Service, named: str
+) -> None:
+    request = StudyRequest(settings=SETTINGS, source=SourceKind.REPLAY, measurements=named)
+    assessment = service.assess(request)
+    assert not assessment.ready
+    assert [one.field for one in assessment.findings if one.severity is Severity.ERROR] == [
+        "measurements"
+    ]
+    with pytest.raises(ConfigError, match="no recorded measurements"):
+        service.submit(request)
+
+
+def test_measurements_of_another_workload_are_refused(
+    finished: Finished, service: Service, tmp_path: Path
+) -> None:
+    whole, study = finished
+    write_recorded(
+        tmp_path / "recorded", whole.measurements(study), workload=build_workload(SETTINGS)
+    )
+    dataset = service.import_measurements(tmp_path / "recorded", SETTINGS).dataset
+    (view,) = service.datasets()
+    assert (view.dataset, view.workload) == (dataset, build_workload(SETTINGS))
+    assert view.rows == len(whole.measurements(study))
+    same = StudyRequest(settings=SETTINGS, source=SourceKind.REPLAY, measurements=dataset)
+    assert service.assess(same).ready
+    other = replace(same, settings=replace(SETTINGS, microbatch_size=2 * SETTINGS.microbatch_size))
+    error = service.assess(other).findings[0]
+    assert error.field == "measurements"
+    assert "was recorded with microbatch size" in error.message
 
 
 def test_records_without_energy_are_kept_but_make_no_study(
