@@ -18,7 +18,6 @@ EXAMPLE_SETTINGS = WorkloadSettings(
     seq_len=4096,
     num_microbatches=8,
 )
-_START_ICON = ":material/play_arrow:"
 EXAMPLE = StudyRequest(settings=EXAMPLE_SETTINGS)
 
 

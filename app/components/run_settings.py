@@ -16,7 +16,6 @@ _FIELDS = {
     "price": ("Price of a kWh", 0.15, "%.3f", 0.01),
     "carbon": ("CO₂ of a kWh (kg)", 0.35, "%.3f", 0.01),
 }
-RUN_PARAMETERS = tuple(_FIELDS)
 CURRENCY = "USD"
 
 

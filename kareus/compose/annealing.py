@@ -28,9 +28,7 @@ COLD = 0.006
 FINE_OPTIONS = 64
 
 
-def anneal(
-    net: Net, starts: Ints, deadline: int, *, loss_j: float, seed: int, moves: int = MOVES
-) -> Ints:
+def anneal(net: Net, starts: Ints, deadline: int, *, loss_j: float, seed: int) -> Ints:
     """Return options that fit within the deadline, with little energy.
 
     Args:
@@ -39,7 +37,6 @@ def anneal(
         deadline: In grid units.
         loss_j: Energy that plain rounding loses per node, the scale of the temperature.
         seed: Seed of the moves; equal seeds give equal plans.
-        moves: Moves per node.
 
     Returns:
         Positions in the option arrays, shape (N,).
@@ -53,7 +50,7 @@ def anneal(
         net,
         starts.copy(),
         deadline,
-        moves * n,
+        MOVES * n,
         HOT * loss_j,
         COLD * loss_j,
         np.uint64(2 * seed + 1),

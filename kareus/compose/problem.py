@@ -104,10 +104,6 @@ class Problem:
             first += len(stage)
         return tuple(stages)
 
-    def nodes_of(self, values: Sequence[float]) -> Floats:
-        """Return values given by position in `pipeline.instructions`, by node."""
-        return np.asarray(values, dtype=np.float64)[self.position]
-
 
 def build_problem(
     pipeline: Pipeline,

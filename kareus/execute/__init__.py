@@ -10,7 +10,6 @@ other's collective launched at a chosen point and on a chosen number of SMs.
 - `subgraph`, `state`, `units`: the parts of a block as slots, forward and backward
 - `nanobatch`: runs a unit beside the pending collective
 - `engine`, `call`: a stage's blocks as one autograd function, and one call of it
-- `settings`, `trace`, `following`: what an instruction is told, what was seen to happen, and
-  whether they agree
+- `settings`, `trace`: what an instruction is told, and what was seen to happen
 - `stage`, `partition_runner`: what training and profiling call
 """

@@ -7,7 +7,6 @@ Units are in the column names (`_s`, `_j`, `_w`, `_mhz`, `_pct`); unknown is mis
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 
 import numpy as np
@@ -75,21 +74,6 @@ class ParityPoint:
     predicted_time_s: float
     recorded_energy_j: float
     predicted_energy_j: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StudyRow:
-    """One line of the table of studies; reductions in per cent, None while unknown."""
-
-    study: str
-    name: str
-    workload: str
-    source: SourceKind
-    extrapolated: bool
-    state: str
-    iso_time_energy_reduction_pct: float | None
-    iso_energy_time_reduction_pct: float | None
-    created_at: datetime
 
 
 def plan_id(plan: PlanPoint) -> str:
@@ -471,39 +455,6 @@ def parity_frame(points: Iterable[ParityPoint]) -> pd.DataFrame:
     return pd.DataFrame(
         rows, columns=["label", "method", "quantity", "recorded", "predicted", "error_pct"]
     )
-
-
-def studies_frame(studies: Iterable[StudyRow]) -> pd.DataFrame:
-    """Return the table of studies, newest first; unknown reductions are missing."""
-    columns = [
-        "study",
-        "name",
-        "workload",
-        "source",
-        "state",
-        "iso_time_energy_reduction_pct",
-        "iso_energy_time_reduction_pct",
-        "created_at",
-    ]
-    frame = pd.DataFrame(
-        [
-            {
-                "study": row.study,
-                "name": row.name,
-                "workload": row.workload,
-                "source": source_mark(row.source, extrapolated=row.extrapolated),
-                "state": row.state,
-                "iso_time_energy_reduction_pct": row.iso_time_energy_reduction_pct,
-                "iso_energy_time_reduction_pct": row.iso_energy_time_reduction_pct,
-                "created_at": row.created_at,
-            }
-            for row in studies
-        ],
-        columns=columns,
-    )
-    for column in columns[5:7]:
-        frame[column] = frame[column].astype("float64")
-    return frame.sort_values("created_at", ascending=False, kind="stable", ignore_index=True)
 
 
 def ranges(numbers: Iterable[int]) -> str:

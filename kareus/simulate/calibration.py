@@ -118,11 +118,6 @@ class Calibration:
         return Parameters(**{name: self.table[name].value for name in SPECS})
 
     @property
-    def static_power_assumed(self) -> bool:
-        """Whether the GPU's static power is an assumption rather than a measurement."""
-        return not self.gpu.static_power_measured
-
-    @property
     def label(self) -> str:
         """What a page writes beside numbers of this calibration."""
         how = "extrapolated from" if self.extrapolated else "calibrated on"

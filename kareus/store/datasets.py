@@ -107,12 +107,6 @@ class DatasetTable:
         results = (result_of(row) for row in rows)
         return tuple(result for result in results if isinstance(result, Measurement))
 
-    def delete_dataset(self, dataset: str) -> None:
-        """Delete a data set; studies that replayed it keep their own measurements."""
-        self.dataset(dataset)
-        with self._connections.writing() as db:
-            db.execute("DELETE FROM datasets WHERE id = ?", [dataset])
-
 
 def _dataset(row: Mapping[str, Any]) -> DatasetRecord:
     return DatasetRecord(

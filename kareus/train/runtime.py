@@ -273,15 +273,6 @@ def planned_instructions(
     return tuple(plan)
 
 
-def clock_requests(plan: Sequence[PlannedInstruction], num_steps: int) -> list[int]:
-    """Return the clocks a runtime asks for over some steps: every change, in order."""
-    requests: list[int] = []
-    for planned in plan * num_steps if isinstance(plan, tuple) else list(plan) * num_steps:
-        if not requests or requests[-1] != planned.clock_mhz:
-            requests.append(planned.clock_mhz)
-    return requests
-
-
 def configure_stage(stage: object) -> ConfigureEngine:
     """Return what hands configurations to a `kareus.execute` stage or block stack."""
     configure: Callable[..., None] = stage.configure  # type: ignore[attr-defined]

@@ -26,8 +26,8 @@ import numpy as np
 
 from kareus.core.plan import Method
 from kareus.service import PlanSummary, Service, StudyRequest, WorkloadSettings
-from kareus.simulate.gains import gains, gains_table
 from kareus.workload.gpus import load_gpu
+from tests.benchmarks.gains import gains, gains_table
 
 GPU = "A100-SXM4-40GB"
 REFERENCE = {

@@ -9,7 +9,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kareus.core.configuration import LaunchPoint
 from kareus.core.partition import CollectiveKind, Direction
 from kareus.core.workload import Parallelism, Recompute
-from kareus.execute.following import find_deviations
 from kareus.execute.parallel import ParallelGroups, build_mesh
 from kareus.execute.settings import InstructionSettings
 from kareus.execute.trace import EventKind, Trace
@@ -24,6 +23,7 @@ from tests.execute.cases import (
     tiny_model,
     tiny_workload,
 )
+from tests.execute.following import find_deviations
 from tests.execute.world import run_world
 
 # What torch dispatches for a slot and for nothing else.

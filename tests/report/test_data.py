@@ -1,5 +1,3 @@
-import datetime as dt
-
 import numpy as np
 import pytest
 
@@ -229,22 +227,3 @@ def test_convergence_and_parity_and_studies():
     frame = data.parity_frame([point])
     assert list(frame["error_pct"].round(6)) == [5.0, -5.0]
     assert set(frame["method"]) == {"nanobatching-perseus"}
-    rows = [
-        data.StudyRow(
-            study=f"s{day}",
-            name="n",
-            workload="w",
-            source=SourceKind.SIMULATOR,
-            extrapolated=day == 2,
-            state="done",
-            iso_time_energy_reduction_pct=None,
-            iso_energy_time_reduction_pct=3.0,
-            created_at=dt.datetime(2026, 1, day, tzinfo=dt.UTC),
-        )
-        for day in (1, 2)
-    ]
-    frame = data.studies_frame(rows)
-    assert list(frame["study"]) == ["s2", "s1"]
-    assert list(frame["source"]) == ["extrapolated", "simulated"]
-    assert frame["iso_time_energy_reduction_pct"].isna().all()
-    assert data.studies_frame([]).empty

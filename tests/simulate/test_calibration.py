@@ -18,7 +18,6 @@ from kareus.workload.gpus import GPUS, load_gpu
 def test_the_measured_gpu_is_calibrated_and_every_value_has_its_provenance() -> None:
     calibration = calibration_for(reference_gpu())
     assert not calibration.extrapolated
-    assert not calibration.static_power_assumed
     assert set(calibration.table) == set(SPECS)
     for name, entry in calibration.table.items():
         spec = SPECS[name]
@@ -41,7 +40,6 @@ def test_other_gpus_are_extrapolated_and_say_so(name: str) -> None:
     measured = calibration_for(reference_gpu())
     assert calibration.uncertainty.time > measured.uncertainty.time
     assert calibration.uncertainty.energy > measured.uncertainty.energy
-    assert calibration.static_power_assumed is not load_gpu(name).static_power_measured
     for entry in calibration.table.values():
         assert entry.source.startswith("extrapolated")
         assert entry.uncertainty is None

@@ -10,7 +10,6 @@ from kareus.core.pipeline import one_f_one_b
 from kareus.core.plan import Method
 from kareus.errors import ConfigError, MeasurementError
 from kareus.simulate.calibration import calibration_for, reference_gpu
-from kareus.simulate.gains import gains, gains_table
 from kareus.simulate.parameters import prior_parameters
 from kareus.simulate.plan_replay import default_stage_layers, makespans_s
 from kareus.simulate.validate import (
@@ -19,6 +18,7 @@ from kareus.simulate.validate import (
     validate_frontiers,
     validate_sweep,
 )
+from tests.benchmarks.gains import gains, gains_table
 from tests.reference import reference_data
 
 FRONTIERS = "published_frontiers.csv"

@@ -20,8 +20,6 @@ def test_a_data_set_is_kept_whole(store: Store) -> None:
     assert created.report == {"taken": 2, "repeated": 1}
     assert store.dataset_measurements(created.id) == tuple(rows)
     assert store.datasets() == (created,)
-    store.delete_dataset(created.id)
-    assert store.datasets() == ()
 
 
 @pytest.mark.parametrize("rows", [[], [measurement(), measurement()]])
@@ -32,6 +30,6 @@ def test_nothing_is_stored_by_halves(store: Store, rows: list) -> None:
 
 
 def test_an_unknown_data_set_is_refused(store: Store) -> None:
-    for action in (store.dataset, store.dataset_measurements, store.delete_dataset):
+    for action in (store.dataset, store.dataset_measurements):
         with pytest.raises(NotFoundError, match="there is no data set 'x'"):
             action("x")
