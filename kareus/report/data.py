@@ -158,9 +158,12 @@ _FRONTIER_COLUMNS = [
 def end_labels(frame: pd.DataFrame, *, separation: float = 0.055) -> pd.DataFrame:
     """Return where each method's name stands: at its most frugal plan, none over another.
 
+    A name that would lie on the end of another line stands to the right of that end.
+
     Args:
         frame: A frontier frame.
-        separation: Least distance between two names, as a share of the energies' range.
+        separation: Least distance between two names, as a share of the energies' range, bands
+            included.
 
     Returns:
         Columns method, method_name, iteration_time_s, energy_j (where the name stands).
@@ -170,9 +173,12 @@ def end_labels(frame: pd.DataFrame, *, separation: float = 0.055) -> pd.DataFram
         return pd.DataFrame(columns=columns)
     ends = frame.loc[frame.groupby("method")["iteration_time_s"].idxmax(), columns]
     ends = ends.sort_values("energy_j", ignore_index=True)
-    step = separation * max(float(np.ptp(frame["energy_j"])), 1e-12)
+    low_j = frame["energy_low_j"].fillna(frame["energy_j"]).min()
+    high_j = frame["energy_high_j"].fillna(frame["energy_j"]).max()
+    step = separation * max(float(high_j - low_j), 1e-12)
     reach_s = 0.35 * float(np.ptp(frame["iteration_time_s"]))
     heights: list[float] = []
+    places: list[float] = []
     for row, (time_s, energy_j) in enumerate(
         zip(ends["iteration_time_s"], ends["energy_j"], strict=True)
     ):
@@ -182,7 +188,14 @@ def end_labels(frame: pd.DataFrame, *, separation: float = 0.055) -> pd.DataFram
             if beside and height - heights[earlier] < step:
                 height = heights[earlier] + step
         heights.append(height)
+        in_the_way = [
+            float(other_s)
+            for other_s, other_j in zip(ends["iteration_time_s"], ends["energy_j"], strict=True)
+            if time_s <= other_s <= time_s + reach_s and abs(other_j - height) < step
+        ]
+        places.append(max([float(time_s), *in_the_way]))
     ends["energy_j"] = heights
+    ends["iteration_time_s"] = places
     return ends
 
 

@@ -69,6 +69,7 @@ def frontier_figure(
                 tooltip=alt.value(None),
             )
         )
+        layers.append(_band_words(frame, palette))
     layers.append(
         base.mark_line(strokeWidth=1.75, clip=True, opacity=0.85).encode(
             x=x, y=y, color=color, order="iteration_time_s:Q", tooltip=alt.value(None)
@@ -120,6 +121,24 @@ def frontier_figure(
         .add_params(pick, alt.selection_interval(name=VIEW, bind="scales"))
     )
     return finish(alt.layer(*layers).properties(width="container", height=height), palette)
+
+
+def _band_words(frame: pd.DataFrame, palette: Palette) -> alt.Chart:
+    """Say what the bands are, where no line ends: at the lower right."""
+    banded = frame[frame["energy_high_j"].notna()]
+    share = float((banded["energy_high_j"] / banded["energy_j"] - 1).max())
+    words = f"bands: energies to about \N{PLUS-MINUS SIGN}{fmt.percent(100 * share)}, assumed"
+    chart: alt.Chart = (
+        alt.Chart(pd.DataFrame({"words": [words]}))
+        .mark_text(align="right", baseline="bottom", fontSize=12, color=palette.muted)
+        .encode(
+            x=alt.value(alt.ExprRef("width - 8")),
+            y=alt.value(alt.ExprRef("height - 8")),
+            text="words:N",
+            tooltip=alt.value(None),
+        )
+    )
+    return chart
 
 
 def _frontier_scales(frame: pd.DataFrame) -> tuple[alt.Scale, alt.Scale]:
@@ -175,8 +194,28 @@ def _frontier_tooltip() -> list[alt.Tooltip]:
 _GUIDE_TEXT: Mapping[str, dict[str, Any]] = {
     "time": {"align": "left", "baseline": "bottom", "dx": 8, "dy": -6},
     "fastest": {"align": "left", "baseline": "bottom", "dx": 8, "dy": -6},
-    "energy": {"align": "right", "baseline": "bottom", "dx": -12, "dy": -5},
+    "energy": {"align": "left", "baseline": "bottom", "dx": 8, "dy": -5},
 }
+_LINE = 17  # pixels from one line of words to the next
+_LINE_SHARE = 0.07  # of the chart's height that two lines of words take, amply
+_WORDS_SHARE = 0.3  # of the chart's width that a guide's words take, amply
+
+
+def _guide_styles(
+    guides: pd.DataFrame, x_scale: alt.Scale, y_scale: alt.Scale
+) -> dict[str, dict[str, Any]]:
+    """Return how each guide's words stand: within the chart, none over another."""
+    styles = {kind: dict(style) for kind, style in _GUIDE_TEXT.items()}
+    ends = guides.set_index("kind")
+    (first_s, last_s), (least_j, most_j) = x_scale.domain, y_scale.domain
+    for kind in ends.index:
+        if (last_s - ends["end_time_s"][kind]) / (last_s - first_s) < _WORDS_SHARE:
+            styles[kind] |= {"align": "right", "dx": -12}
+    if {"time", "energy"} <= set(ends.index):
+        apart_j = ends["end_energy_j"]["time"] - ends["end_energy_j"]["energy"]
+        if abs(apart_j) / (most_j - least_j) < _LINE_SHARE:
+            styles["time"]["dy"] -= _LINE
+    return styles
 
 
 def _guide_layers(
@@ -209,7 +248,7 @@ def _guide_layers(
         )
         .encode(x=end_x, y=end_y, tooltip=nothing),
     ]
-    for kind, style in _GUIDE_TEXT.items():
+    for kind, style in _guide_styles(guides, x_scale, y_scale).items():
         rows = shown[shown["kind"] == kind]
         if rows.empty:
             continue

@@ -1,4 +1,5 @@
 import numpy as np
+import pandas as pd
 import pytest
 
 from kareus.core.configuration import Configuration, LaunchPoint
@@ -87,6 +88,25 @@ def test_names_at_the_lines_do_not_touch():
     near = labels[labels["method"] != "megatron"].sort_values("energy_j")
     assert (near["energy_j"].diff().dropna() > 0.04 * 100).all()
     assert data.end_labels(frame.iloc[:0]).empty
+
+
+def test_a_name_does_not_lie_on_the_end_of_another_line():
+    frame = pd.DataFrame(
+        [
+            ("kareus", "Kareus", 5.0, 120.0),
+            ("kareus", "Kareus", 5.7, 100.0),
+            ("nanobatching-perseus", "Nanobatching + Perseus", 5.8, 100.5),
+            ("perseus", "Megatron-LM + Perseus", 6.6, 110.0),
+        ],
+        columns=["method", "method_name", "iteration_time_s", "energy_j"],
+    ).assign(energy_low_j=np.nan, energy_high_j=np.nan)
+    labels = data.end_labels(frame).set_index("method")
+    assert labels["iteration_time_s"]["kareus"] == 5.8
+    assert labels["iteration_time_s"]["perseus"] == 6.6
+    assert labels["energy_j"]["nanobatching-perseus"] > labels["energy_j"]["kareus"] + 1
+    banded = frame.assign(energy_low_j=50.0, energy_high_j=170.0)
+    spread = data.end_labels(banded).set_index("method")["energy_j"]
+    assert spread["nanobatching-perseus"] - spread["kareus"] >= 0.055 * 120
 
 
 def test_guides_lead_to_the_baseline():

@@ -1,5 +1,6 @@
 import itertools
 
+import pandas as pd
 import pytest
 
 from kareus.core.measurement import SourceKind
@@ -83,7 +84,10 @@ def test_simulated_points_are_hollow_and_measured_ones_filled():
 def test_band_only_where_an_uncertainty_is_stated():
     assert "area" not in marks(frontier_spec())
     frame = data.frontier_frame(FRONTIERS, setting(extrapolated=True, uncertainty=0.1))
-    assert marks(frontier_spec(frame=frame))[0] == "area"
+    spec = frontier_spec(frame=frame)
+    assert marks(spec)[0] == "area"
+    words = [row["words"] for rows in spec["datasets"].values() for row in rows if "words" in row]
+    assert "bands: energies to about ±10.0\u2009%, assumed" in words
 
 
 def test_guides_and_ring_are_drawn_from_the_selection():
@@ -96,6 +100,38 @@ def test_guides_and_ring_are_drawn_from_the_selection():
     bare = frontier_spec(selected=None, guides=None)
     assert "rule" not in marks(bare)
     assert not any("transform" in layer for layer in bare["layer"])
+
+
+def test_the_words_of_guides_stand_apart_and_within_the_chart():
+    frame = data.frontier_frame(FRONTIERS, setting())
+    first_s, last_s = frame["iteration_time_s"].min(), frame["iteration_time_s"].max()
+    energy_j = float(frame["energy_j"].mean())
+    guides = pd.DataFrame(
+        {
+            "kind": ["time", "energy"],
+            "iteration_time_s": first_s,
+            "energy_j": energy_j,
+            "end_time_s": [first_s, first_s + 0.01],
+            "end_energy_j": [1.001 * energy_j, energy_j],
+            "time_reduction_pct": [0.0, 0.4],
+            "energy_reduction_pct": [0.4, 0.0],
+        }
+    )
+    words = guide_words(frontier_spec(guides=guides))
+    assert {mark["align"] for mark in words.values()} == {"left"}
+    assert abs(words["time"]["dy"] - words["energy"]["dy"]) >= 15
+    far = guides.assign(end_time_s=[first_s, last_s + 0.2 * (last_s - first_s)])
+    assert guide_words(frontier_spec(guides=far))["energy"]["align"] == "right"
+
+
+def guide_words(spec):
+    """The text mark of each guide, by its kind."""
+    found = {}
+    for layer in spec["layer"]:
+        rows = spec["datasets"][layer["data"]["name"]] if "data" in layer else []
+        if layer["mark"]["type"] == "text" and rows and "kind" in rows[0]:
+            found[rows[0]["kind"]] = layer["mark"]
+    return found
 
 
 def test_units_stand_at_the_axes_and_in_the_tooltips():
