@@ -49,12 +49,12 @@ def _draw_checks(checks: list[DoctorCheck]) -> None:
     """One line per check, with the remedy for each lack."""
     for check in checks:
         icon, color = _MARKS.get(check.state, _MARKS["warning"])
-        with st.container(horizontal=True, vertical_alignment="top", gap="small"):
-            st.markdown(f":{color}[{icon}] **{escape(check.name)}**", width=220)
-            remedy = (
-                f"  \n:gray[{escape(check.remedy)}]" if check.remedy and check.state != "ok" else ""
-            )
-            st.markdown(escape(check.found) + remedy, width="stretch")
+        name, found = st.columns([0.3, 0.7], gap="small")
+        name.markdown(f":{color}[{icon}] **{escape(check.name)}**")
+        remedy = (
+            f"  \n:gray[{escape(check.remedy)}]" if check.remedy and check.state != "ok" else ""
+        )
+        found.markdown(escape(check.found) + remedy)
 
 
 def _draw_import() -> None:

@@ -7,13 +7,19 @@ from app.backend import study_detail, study_summaries
 from app.components.example import offer_first_study
 from app.components.frame import escape
 from app.components.marks import source_mark
-from app.components.text import quiet
+from app.components.text import quiet, small
 from app.wording import age, in_words, plural
-from kareus.errors import NotFoundError
 from kareus.report.format import percent
 from kareus.service import StudySummary
 
 _KEY = "study_choice"
+_STATES = {
+    "failed": "This study failed",
+    "cancelled": "This study was cancelled",
+    "cancelling": "This study is being cancelled",
+    "interrupted": "This study was interrupted",
+    "queued": "This study waits for its turn",
+}
 
 
 def choose_study(*, needs_plans: bool = True) -> StudySummary | None:
@@ -24,9 +30,6 @@ def choose_study(*, needs_plans: bool = True) -> StudySummary | None:
 
     Returns:
         None where there is nothing to show yet; what to do about it has been drawn.
-
-    Raises:
-        NotFoundError: If the URL names a study that does not exist.
     """
     studies = study_summaries(url.get(url.STUDY))
     if not studies:
@@ -40,9 +43,14 @@ def choose_study(*, needs_plans: bool = True) -> StudySummary | None:
         wanted = next((study.id for study in studies if study.name == wanted), wanted)
         if wanted not in by_id:
             url.put(url.STUDY, None)
-            raise NotFoundError(
-                f"there is no study {wanted!r} here: choose one on the Studies page"
+            st.error(
+                escape(f"there is no study {wanted!r} here: it may have been deleted"),
+                icon=":material/error:",
             )
+            st.page_link(
+                navigation.STUDIES.path, label="Choose a study", icon=navigation.STUDIES.icon
+            )
+            return None
     url.choose_study(wanted)
     st.session_state[_KEY] = wanted
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
@@ -94,14 +102,17 @@ def _lead_to_job(study: StudySummary) -> None:
     with st.container(
         border=True, height=240, horizontal_alignment="center", vertical_alignment="center"
     ):
-        st.subheader(f"This study is {study.state}", text_alignment="center")
-        st.markdown(
-            "Its plans appear here when it has finished.", text_alignment="center", width=480
-        )
+        st.subheader(_STATES.get(study.state, f"This study is {study.state}"))
+        if study.error:
+            small(f":material/error: {escape(study.error)}", "red")
+        elif study.state in ("queued", "running"):
+            st.markdown("Its plans appear here when it has finished.", text_alignment="center")
+        else:
+            st.markdown("Resume its job to get its plans.", text_alignment="center")
         if study.job is not None:
             st.page_link(
                 navigation.JOBS.path,
-                label="Watch its job",
+                label="See its job" if study.error else "Watch its job",
                 icon=navigation.JOBS.icon,
                 query_params={url.JOB: study.job, url.STUDY: study.id},
             )
