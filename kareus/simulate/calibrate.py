@@ -292,15 +292,16 @@ class _Problem:
         posterior = self.posterior_width(fit)
         for i, name in enumerate(self.names):
             spec = SPECS[name]
+            unit = "" if spec.unit == "1" else f" {spec.unit}"
             value = getattr(fit.parameters, name)
             span = self.upper[i] - self.lower[i]
             if fit.vector[i] - self.lower[i] < _AT_BOUND * span:
-                found.append(f"{name} is at its lower bound {spec.lower:g} {spec.unit}")
+                found.append(f"{name} is at its lower bound {spec.lower:g}{unit}")
             elif self.upper[i] - fit.vector[i] < _AT_BOUND * span:
-                found.append(f"{name} is at its upper bound {spec.upper:g} {spec.unit}")
+                found.append(f"{name} is at its upper bound {spec.upper:g}{unit}")
             if posterior[i] / self.width[i] > _UNIDENTIFIED:
                 found.append(
-                    f"{name} = {value:.4g} {spec.unit} is not determined by the data: it rests on "
+                    f"{name} = {value:.4g}{unit} is not determined by the data: it rests on "
                     f"its prior ({spec.source})"
                 )
         return tuple(found)
