@@ -10,12 +10,13 @@ from app.backend import service
 from app.components import exploration_form
 from app.components.charts import palette
 from app.components.frame import escape, guarded
+from app.components.job_actions import cancel_job, resume_job, take_failure
 from app.components.marks import source_mark, state_mark
 from app.components.tables import table_height
 from app.components.text import quiet, small
 from app.wording import age, plural
 from kareus.core.plan import Method
-from kareus.errors import KareusError, NotFoundError
+from kareus.errors import NotFoundError
 from kareus.report import format as fmt
 from kareus.report.joint import (
     JOINT_SELECTION,
@@ -30,7 +31,6 @@ NEW = "new"
 _CHOICE = "exploration_choice"
 _CHART = "joint_chart"
 _TABLE = "joint_table"
-_FAILURE = "exploration_failure"
 _CHART_HEIGHT = 400
 _POLL_S = 2.0
 _STATE_WORDS = {  # in the order of the table
@@ -167,8 +167,8 @@ def _draw_head(view: ExplorationView, job: JobView | None) -> None:
                 icon=":material/resume:",
                 key="resume_exploration",
                 help="Goes on where it stopped: nothing is measured twice.",
-                on_click=_act,
-                args=("resume", job.job),
+                on_click=resume_job,
+                args=(job.job,),
             )
         elif job is not None and not job.finished:
             st.button(
@@ -176,23 +176,12 @@ def _draw_head(view: ExplorationView, job: JobView | None) -> None:
                 icon=":material/stop_circle:",
                 key="cancel_exploration",
                 help="Stops the job. What was found is kept.",
-                on_click=_act,
-                args=("cancel", job.job),
+                on_click=cancel_job,
+                args=(job.job,),
             )
-    failure = st.session_state.pop(_FAILURE, None) or view.error
+    failure = take_failure() or view.error
     if failure:
         st.error(escape(failure), icon=":material/error:")
-
-
-def _act(action: str, job: str) -> None:
-    """Cancel or resume, and keep what went wrong for the next drawing."""
-    try:
-        if action == "cancel":
-            service().cancel_job(job)
-        else:
-            service().resume_job(job)
-    except KareusError as error:
-        st.session_state[_FAILURE] = str(error)
 
 
 def _answer(view: ExplorationView) -> str:

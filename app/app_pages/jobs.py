@@ -13,11 +13,12 @@ from app import navigation, url
 from app.backend import service
 from app.components.example import offer_first_study
 from app.components.frame import escape, guarded, show_error
+from app.components.job_actions import cancel_job, resume_job, take_failure
 from app.components.marks import state_mark
 from app.components.tables import table_height
 from app.components.text import quiet
 from app.wording import age, count, plural
-from kareus.errors import KareusError, NotFoundError
+from kareus.errors import NotFoundError
 from kareus.report.format import DASH, THIN_SPACE, duration
 from kareus.service import JobView
 
@@ -103,8 +104,8 @@ def _draw_head(job: JobView) -> None:
                 icon=":material/resume:",
                 key="resume",
                 help="Goes on where it stopped: nothing is measured twice.",
-                on_click=_act,
-                args=("resume", job.job),
+                on_click=resume_job,
+                args=(job.job,),
             )
         elif not job.finished:
             st.button(
@@ -112,29 +113,18 @@ def _draw_head(job: JobView) -> None:
                 icon=":material/stop_circle:",
                 key="cancel",
                 help="Stops the job and its children. What was measured is kept.",
-                on_click=_act,
-                args=("cancel", job.job),
+                on_click=cancel_job,
+                args=(job.job,),
             )
     st.progress(_share(job))
     with st.container(horizontal=True, vertical_alignment="center"):
         state_mark(job.state)
         quiet(_facts(job), width="content")
-    failure = st.session_state.pop("job_failure", None)
+    failure = take_failure()
     if failure is not None:
         st.error(escape(failure), icon=":material/error:")
     if job.error:
         st.error(escape(job.error), icon=":material/error:")
-
-
-def _act(action: str, job: str) -> None:
-    """Cancel or resume, and keep what went wrong for the next drawing."""
-    try:
-        if action == "cancel":
-            service().cancel_job(job)
-        else:
-            service().resume_job(job)
-    except KareusError as error:
-        st.session_state["job_failure"] = str(error)
 
 
 def _share(job: JobView) -> float:

@@ -13,6 +13,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -105,7 +106,7 @@ class ParameterSpec:
     sweep_only: bool = False
 
 
-def _log(
+def _spec(
     unit: str,
     meaning: str,
     prior: float,
@@ -113,10 +114,10 @@ def _log(
     bounds: tuple[float, float],
     source: str,
     *,
+    log: bool,
     fitted: bool = True,
     sweep_only: bool = False,
 ) -> ParameterSpec:
-    """A positive parameter, fitted on a logarithmic scale."""
     return ParameterSpec(
         unit=unit,
         meaning=meaning,
@@ -124,35 +125,16 @@ def _log(
         width=width,
         lower=bounds[0],
         upper=bounds[1],
-        log=True,
+        log=log,
         source=source,
         fitted=fitted,
         sweep_only=sweep_only,
     )
 
 
-def _linear(
-    unit: str,
-    meaning: str,
-    prior: float,
-    width: float,
-    bounds: tuple[float, float],
-    source: str,
-    *,
-    fitted: bool = True,
-) -> ParameterSpec:
-    """A parameter that may be zero, fitted on its own scale."""
-    return ParameterSpec(
-        unit=unit,
-        meaning=meaning,
-        prior=prior,
-        width=width,
-        lower=bounds[0],
-        upper=bounds[1],
-        log=False,
-        source=source,
-        fitted=fitted,
-    )
+# A positive parameter, fitted on a logarithmic scale; one that may be zero, on its own scale.
+_log = partial(_spec, log=True)
+_linear = partial(_spec, log=False)
 
 
 SPECS: Mapping[str, ParameterSpec] = MappingProxyType(
