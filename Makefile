@@ -43,4 +43,5 @@ test: check browser
 	$(BIN)/pytest -n 2 --dist loadfile
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build *.egg-info
+	rm -rf $(VENV) .venv-pfo .venv-pfo.lock build *.egg-info \
+		.mypy_cache .ruff_cache .pytest_cache .hypothesis

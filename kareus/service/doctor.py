@@ -14,7 +14,8 @@ from kareus.profiling.machine import torch_checks
 from kareus.service.views import DoctorCheck
 from kareus.store import Store
 
-_PACKAGES = ("torch", "numpy", "highspy", "pymoo", "streamlit")
+# Those whose versions can change a result.
+_PACKAGES = ("torch", "numpy", "scipy", "numba", "pymoo", "zeus")
 
 
 def versions() -> dict[str, object]:
