@@ -106,7 +106,7 @@ def test_a_name_does_not_lie_on_the_end_of_another_line():
     assert labels["energy_j"]["nanobatching-perseus"] > labels["energy_j"]["kareus"] + 1
     banded = frame.assign(energy_low_j=50.0, energy_high_j=170.0)
     spread = data.end_labels(banded).set_index("method")["energy_j"]
-    assert spread["nanobatching-perseus"] - spread["kareus"] >= 0.055 * 120
+    assert spread["nanobatching-perseus"] - spread["kareus"] >= 0.054 * 120
 
 
 def test_guides_lead_to_the_baseline():
