@@ -7,7 +7,7 @@ from app.backend import study_detail, study_summaries
 from app.components.example import offer_first_study
 from app.components.frame import escape
 from app.components.marks import source_mark
-from app.components.text import quiet, small
+from app.components.text import quiet
 from app.wording import age, in_words, plural
 from kareus.report.format import percent
 from kareus.service import StudySummary
@@ -102,9 +102,11 @@ def _lead_to_job(study: StudySummary) -> None:
     with st.container(
         border=True, height=240, horizontal_alignment="center", vertical_alignment="center"
     ):
-        st.subheader(_STATES.get(study.state, f"This study is {study.state}"))
+        st.subheader(
+            _STATES.get(study.state, f"This study is {study.state}"), text_alignment="center"
+        )
         if study.error:
-            small(f":material/error: {escape(study.error)}", "red")
+            st.markdown(f":red[:material/error: {escape(study.error)}]", text_alignment="center")
         elif study.state in ("queued", "running"):
             st.markdown("Its plans appear here when it has finished.", text_alignment="center")
         else:
