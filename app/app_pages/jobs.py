@@ -72,7 +72,7 @@ def _chosen(jobs: Sequence[JobView]) -> JobView:
     if wanted is not None:
         return next((job for job in jobs if job.job == wanted), None) or service().job(wanted)
     study = url.get(url.STUDY)
-    job = next((job for job in jobs if job.study == study), jobs[0])
+    job = next((job for job in jobs if study is not None and job.study == study), jobs[0])
     url.put(url.JOB, job.job)
     return job
 

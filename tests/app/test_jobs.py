@@ -59,6 +59,12 @@ def test_the_url_names_the_job(fake: FakeService, open_page: Opener) -> None:
     assert "Finished with 7 measurements" in words(page)
 
 
+def test_without_a_name_the_newest_job_is_open(fake: FakeService, open_page: Opener) -> None:
+    fake.add_job("j-a", study="sa")
+    fake.add_job("j-b", study=None, exploration="e1", name="sixteen GPUs")
+    assert "Measuring: 240 of 448" in words(open_page("jobs"))
+
+
 def test_an_unknown_job_is_named_and_another_shown(fake: FakeService, open_page: Opener) -> None:
     fake.add_job()
     page = open_page("jobs", job="nonsense")
