@@ -5,11 +5,14 @@ All hypervolumes are areas of (log time, log energy) below a sample's own refere
 
 A set of configurations is worth, in one sample, the share of that sample's exhaustive hypervolume
 that it covers: of the front in effective energy, of that in total energy, and, as partitions are
-combined at equal clock, of each clock's own front in effective energy; and the share of those own
-fronts' points that it matches within 1 %. The worth is the mean over samples; a batch is filled
-greedily, each pick's sampled values joining the fronts. In two dimensions hypervolume is a sort and
-a sum, done here for all samples and configurations at once.
+combined at equal clock, of each clock's own front in effective energy; the share of those own
+fronts' points that it matches within 1 %; and, as plans pay a price for time, how cheap its best is
+at each price and clock, where that clock is competitive. The worth is the mean over samples; a
+batch is filled greedily, each pick's sampled values joining the fronts. In two dimensions
+hypervolume is a sort and a sum, done here for all samples and configurations at once.
 """
+
+import itertools
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +28,14 @@ Stairs = tuple[FloatArray, FloatArray]
 # `_LEAST_MARGIN` (in logs): the extents of a clock's own front may be a few per cent only.
 _MARGIN = 0.1
 _LEAST_MARGIN = 0.01
-# Weights: hypervolume of the effective, the total, each clock's own front; points matched.
-_WEIGHTS = (0.35, 0.25, 0.2, 0.2)
+# Weights: hypervolume of the effective, the total, each clock's own front; points matched; cost at
+# the prices of time.
+_WEIGHTS = (0.35, 0.25, 0.2, 0.2, 0.2)
+# A clock counts at a price by exp(-relative excess of its best cost over the least / this).
+_CLOSE = 0.01
+# Relative cost that counts as much as a whole hypervolume of the same weight.
+_COST_UNIT = 0.02
+_NUM_PRICES = 8
 # A front's point is matched by one not worse than 1 % in either objective (in logs).
 _TOLERANCE = 0.00995
 # Picks after the first recompute this many configurations: gains only shrink as fronts grow.
@@ -273,6 +282,101 @@ class _Matches:
         self._gains[self._groups == group] = counts * self._factor
 
 
+class _Prices:
+    """Cost of the best configuration at each clock, in every sample, at several prices of time.
+
+    Plans choose, at the clock of an instruction, what is cheapest at the price that a second costs
+    there. The prices are those at which the fastest configurations of neighbouring clocks cost the
+    same, so that they span what plans between the fastest and the slowest pay. A clock counts by
+    how near its best comes to that of all clocks at the price.
+
+    Args:
+        samples: Joint posterior samples of all configurations.
+        groups: Group (clock) of each configuration, 0-based, shape (m,).
+        held: Configurations that are there from the start, shape (m,).
+        weight: Weight of a mean relative cost of `_COST_UNIT`.
+    """
+
+    def __init__(
+        self, samples: PosteriorSamples, *, groups: IndexArray, held: BoolArray, weight: float
+    ) -> None:
+        time, effective = np.exp(samples.log_time), np.exp(samples.log_effective)
+        prices = _prices_of_time(time.mean(axis=0), effective.mean(axis=0), groups)
+        num_groups = int(groups.max()) + 1
+        total = np.exp(samples.log_total)
+        costs = effective[:, :, None] + time[:, :, None] * prices
+        best = np.stack(
+            [costs[:, groups == group].min(axis=1) for group in range(num_groups)], axis=1
+        )
+        least = best.min(axis=1)
+        closeness = np.exp((1.0 - best / least[:, None]) / _CLOSE)
+        closeness /= closeness.sum(axis=1, keepdims=True)
+        scale = np.stack(
+            [total[:, groups == group].min(axis=1) for group in range(num_groups)], axis=1
+        )
+        factor = weight / _COST_UNIT / len(prices) * closeness / scale[:, :, None]
+        self._groups = groups
+        # Weighted by clock and price, so that gains are plain sums over prices.
+        self._members = [np.flatnonzero(groups == group) for group in range(num_groups)]
+        self._costs = costs * factor[:, groups]
+        worst = [self._costs[:, members].max(axis=1) for members in self._members]
+        self._reached = [
+            self._costs[:, members[held[members]]].min(axis=1) if held[members].any() else bound
+            for members, bound in zip(self._members, worst, strict=True)
+        ]
+        self._gains: FloatArray = np.zeros(len(groups))
+        for group in range(num_groups):
+            self._update(group)
+
+    def gains(self, columns: IndexArray) -> FloatArray:
+        """Return the weighted share of cost each configuration would save."""
+        gains: FloatArray = self._gains[columns]
+        return gains
+
+    def join(self, column: int) -> None:
+        """Let a configuration's sampled values be there."""
+        group = int(self._groups[column])
+        self._reached[group] = np.minimum(self._reached[group], self._costs[:, column])
+        self._update(group)
+
+    def _update(self, group: int) -> None:
+        members = self._members[group]
+        saved = np.maximum(self._reached[group][:, None] - self._costs[:, members], 0.0)
+        self._gains[members] = saved.sum(axis=2).mean(axis=0)
+
+
+def _prices_of_time(time: FloatArray, effective: FloatArray, groups: IndexArray) -> FloatArray:
+    """Return prices of time in watts, at least one, ascending."""
+    fastest = np.array(
+        [
+            np.flatnonzero(groups == group)[np.argmin(time[groups == group])]
+            for group in range(int(groups.max()) + 1)
+        ]
+    )
+    fastest = fastest[np.argsort(time[fastest], kind="stable")]
+    lower: list[int] = []
+    for place in fastest:
+        if lower and effective[place] >= effective[lower[-1]]:
+            continue
+        while len(lower) > 1 and _slope(time, effective, lower[-2], lower[-1]) <= _slope(
+            time, effective, lower[-1], place
+        ):
+            lower.pop()
+        lower.append(int(place))
+    if len(lower) < 2:
+        return np.array([float(effective[lower[0]] / time[lower[0]])])
+    slopes = np.array([_slope(time, effective, one, two) for one, two in itertools.pairwise(lower)])
+    low, high = 0.5 * slopes[-1], 2.0 * slopes[0]
+    middles = np.linspace(time[lower[0]], time[lower[-1]], _NUM_PRICES)[1:-1]
+    inner = slopes[np.searchsorted(time[lower[1:-1]], middles, side="right")]
+    return np.unique(np.concatenate([[low], inner, [high]]))
+
+
+def _slope(time: FloatArray, effective: FloatArray, one: int, two: int) -> float:
+    """Energy saved per second from one configuration to a slower one."""
+    return float((effective[one] - effective[two]) / max(time[two] - time[one], 1e-300))
+
+
 class Acquisition:
     """Greedy choice by expected gain.
 
@@ -295,7 +399,7 @@ class Acquisition:
         self._factor = factor
         single = np.zeros(len(held), dtype=np.intp)
         by_clock = np.unique(clocks_mhz, return_inverse=True)[1].astype(np.intp)
-        self._fronts: list[_Fronts | _Matches] = [
+        self._fronts: list[_Fronts | _Matches | _Prices] = [
             _Fronts(samples.log_time, energy, groups=groups, held=held, weight=weight)
             for energy, groups, weight in (
                 (samples.log_effective, single, _WEIGHTS[0]),
@@ -312,6 +416,7 @@ class Acquisition:
                 weight=_WEIGHTS[3],
             )
         )
+        self._fronts.append(_Prices(samples, groups=by_clock, held=held, weight=_WEIGHTS[4]))
 
     def choose(self, num_configurations: int) -> tuple[tuple[float, int], ...]:
         """Return (expected gain in share, position) of the picks, best first. Call it once."""
