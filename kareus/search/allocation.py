@@ -5,8 +5,9 @@
         name, batch = request
         allocator.tell(name, measure(batch))
 
-First every partition's corner design, then half of an equal share each, so that a poor estimate
-cannot starve one; the rest, batch by batch, goes where ignorance costs the iteration most: expected
+First an initial design of 24, or of an equal share where that is less, for every partition: small
+budgets are equal shares. Then half of an equal share each, so that a poor estimate cannot starve
+one; the rest, batch by batch, goes where ignorance costs the iteration most: expected
 regret of the partition (relative, per execution; see `acquisition`) times its weight, the
 partition's share of the iteration's time and energy, multiplicity included.
 """
@@ -18,8 +19,7 @@ from kareus.core.configuration import Configuration
 from kareus.core.measurement import FailedMeasurement, Measurement
 from kareus.errors import ConfigError
 from kareus.search.budget import minimum_measurements
-from kareus.search.design import corners
-from kareus.search.loop import PartitionSearch
+from kareus.search.loop import INITIAL_SIZE, PartitionSearch
 
 _SURE_SHARE = 0.5
 
@@ -76,7 +76,7 @@ class StudyAllocator:
         room = self._num_measurements - self.num_counted
         if room <= 0:
             return None
-        for floor in (self._corners, self._floor):
+        for floor in (self._first, self._floor):
             for name, search in self._searches.items():
                 missing = floor(search) - search.num_counted
                 if missing > 0 and (batch := search.ask(limit=min(missing, room))):
@@ -95,14 +95,15 @@ class StudyAllocator:
         """
         self._searches[name].tell(results)
 
+    def _first(self, search: PartitionSearch) -> int:
+        """Size of a partition's first design, asked for at once."""
+        share = self._num_measurements // len(self._searches)
+        return min(INITIAL_SIZE, share) if search.partition.searched else 0
+
     def _floor(self, search: PartitionSearch) -> int:
         """What a partition gets in any case: half of an equal share."""
         share = _SURE_SHARE * self._num_measurements / len(self._searches)
         return math.floor(share) if search.partition.searched else 0
-
-    def _corners(self, search: PartitionSearch) -> int:
-        """Size of a partition's first design."""
-        return len(corners(search.partition)) if search.partition.searched else 0
 
     def _cost(self, name: str) -> float:
         """Expected cost of ignorance in this partition, in the weights' unit."""

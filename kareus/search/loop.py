@@ -35,7 +35,7 @@ from kareus.search.kind import SearchKind
 from kareus.search.smoothing import posterior_means
 from kareus.search.surrogate import PosteriorSamples, Prior, Surrogate
 
-_INITIAL = 24
+INITIAL_SIZE = 24
 # Batches grow by this many with every 72 measurements: late ones change little by waiting.
 _BATCH_SIZE = 8
 _NUM_SAMPLES = 32
@@ -150,12 +150,12 @@ class KareusSearch(BaseSearch):
             self.partition,
             self._history.measurements,
             static_power_w=self._history.static_power_w,
-            prior=self._prior,
+            prior=self._trusted(),
         )
 
     def _initial_size(self) -> int:
         least = len(corners(self.partition))
-        return min(max(least, _INITIAL), self._budget.initial or self._budget.total)
+        return min(max(least, INITIAL_SIZE), self._budget.initial or self._budget.total)
 
     def _propose(self, room: int) -> tuple[Configuration, ...]:
         pool = self._open()
@@ -163,12 +163,7 @@ class KareusSearch(BaseSearch):
             return tuple(pool)
         missing = self._initial_size() - self.num_counted
         if missing > 0 or len(self._history.measured()) < _LEAST_POINTS:
-            known = self._history.measured() | self._history.failed()
-            size = min(max(missing, _LEAST_POINTS), room)
-            design = initial_design(
-                self.partition, self._candidates, size, rng=self._rng(), known=known
-            )
-            return design if self._prior is None else self._guided(design, pool, self._prior)
+            return self._initial(pool, min(max(missing, _LEAST_POINTS), room))
         size = min(max(_BATCH_SIZE, self.num_counted // 72 * _BATCH_SIZE), room)
         belief = self._belief()
         picks = Acquisition(
@@ -181,16 +176,30 @@ class KareusSearch(BaseSearch):
             picks = tuple(heapq.nlargest(size, picks + self._repeated(belief, size)))
         return tuple(belief.points[column] for _, column in picks)
 
-    def _guided(
-        self, design: tuple[Configuration, ...], pool: list[Configuration], prior: Prior
-    ) -> tuple[Configuration, ...]:
-        """Keep every second of the design's corners; the rest is what other studies suggest."""
-        at_corner = corners(self.partition)
-        # Product order: these alternate between clock and SMs from one launch point to the next.
-        half = {one for place, one in enumerate(at_corner) if (place ^ place >> 1) & 1}
-        kept = [one for one in design if one in half]
-        others = [one for one in pool if one not in half]
-        return (*kept, *prior.suggestions(others, len(design) - len(kept)))
+    def _initial(self, pool: list[Configuration], size: int) -> tuple[Configuration, ...]:
+        """The next part of the initial design.
+
+        Where other studies are at hand, every second corner comes first. What it shows decides
+        whether the rest is what they suggest or spreads evenly.
+        """
+        known = self._history.measured() | self._history.failed()
+        if self._prior is not None:
+            at_corner = corners(self.partition)
+            # Product order: these alternate between clock and SMs from one launch point to the
+            # next.
+            half = {one for place, one in enumerate(at_corner) if (place ^ place >> 1) & 1}
+            first = tuple(one for one in pool if one in half)
+            if first:
+                return first[:size]
+            if (trusted := self._trusted()) is not None:
+                return trusted.suggestions(pool, size)
+        return initial_design(self.partition, self._candidates, size, rng=self._rng(), known=known)
+
+    def _trusted(self) -> Prior | None:
+        """What other studies tell, as far as it agrees with what was measured here."""
+        if self._prior is None:
+            return None
+        return self._prior.agreeing(average(self.partition, self._history.measurements))
 
     def _repeated(self, belief: "_Belief", size: int) -> tuple[tuple[float, int], ...]:
         """Gains of measuring again what was measured.
@@ -224,7 +233,7 @@ class KareusSearch(BaseSearch):
                 self.partition,
                 averaged,
                 static_power_w=self._history.static_power_w,
-                prior=self._prior,
+                prior=self._trusted(),
             )
             known = [one.configuration for one in averaged]
             points = known + _promising(surrogate, self._open(), _MAX_JOINT - len(known))

@@ -13,6 +13,7 @@ least `_LEAST_SHARE` of the total energy before the logarithm and is taken off a
 are monotone, so no order of configurations changes.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -45,6 +46,9 @@ class Prior(Protocol):
         Args:
             quantity: `time` for log time, `energy` for log effective energy.
         """
+
+    def agreeing(self, averaged: Sequence[Averaged]) -> "Prior | None":
+        """Return what of it agrees with measurements of the partition; None if nothing does."""
 
     def suggestions(
         self, candidates: Sequence[Configuration], num_configurations: int
@@ -120,6 +124,12 @@ class Surrogate:
     def hyperparameters(self, quantity: str) -> dict[str, float]:
         """Return the fitted amplitudes and lengths of `time` or `energy` by name."""
         return (self._time if quantity == "time" else self._energy).hyperparameters
+
+    @property
+    def explained_share(self) -> float:
+        """Share of the deviation of log time that is not taken for noise, between 0 and 1."""
+        deviation = float(np.std([math.log(one.time_s) for one in self._averaged]))
+        return max(0.0, 1.0 - self._time.noise_deviation / max(deviation, 1e-12))
 
     def options(self, configurations: Sequence[Configuration]) -> tuple[PartitionOption, ...]:
         """Return the configurations with their posterior means (of the logs)."""

@@ -6,8 +6,12 @@ first guesses: beside the corners, the initial design takes the configurations t
 surrogates would recommend instead of spreading evenly. Values do not carry over: the SM allocation
 at which the collective stops being the bottleneck moves with the shape, and predictions with that
 bend in the wrong place were found to cost more than they give.
+
+A donor counts only while it agrees: its own measurements must show a pattern, and the times it
+predicts must go with those measured here, the clock's part taken out of both.
 """
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,10 +22,15 @@ from kareus.core.measurement import Measurement
 from kareus.core.partition import Partition
 from kareus.errors import MeasurementError
 from kareus.search.acquisition import Acquisition
-from kareus.search.history import average, check_static_power
+from kareus.search.history import Averaged, average, check_static_power
 from kareus.search.surrogate import PosteriorSamples, Surrogate
 
 _LEAST_POINTS = 8
+# A donor whose fit takes more than half of its times' deviation for noise shows no pattern.
+_LEAST_EXPLAINED = 0.5
+# Times expected from a donor and times measured correlate at least so well, over as many points.
+_LEAST_CORRELATION = 0.6
+_LEAST_COMPARED = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,11 +67,21 @@ class TransferPrior:
             raise MeasurementError(
                 f"partition {partition.name}: no other study to start from; measure without"
             )
-        self._surrogates = [_fitted(partition, donor) for donor in self.donors]
+        self._fitted = tuple((donor, _fitted(partition, donor)) for donor in self.donors)
+
+    def agreeing(self, averaged: Sequence[Averaged]) -> "TransferPrior | None":
+        """Return the prior of the donors that agree with measurements; None if none does."""
+        kept = tuple(pair for pair in self._fitted if _agrees(*pair, averaged))
+        if not kept:
+            return None
+        prior = copy.copy(self)
+        prior.donors = tuple(donor for donor, _ in kept)
+        prior._fitted = kept
+        return prior
 
     def medians(self, quantity: str) -> Mapping[str, float]:
         """Return the donors' hyperparameters, geometric means over those that have them."""
-        fitted = [surrogate.hyperparameters(quantity) for surrogate in self._surrogates]
+        fitted = [surrogate.hyperparameters(quantity) for _, surrogate in self._fitted]
         names = {name for one in fitted for name in one}
         return {
             name: float(np.exp(np.mean([np.log(one[name]) for one in fitted if name in one])))
@@ -75,7 +94,7 @@ class TransferPrior:
         """Return the candidates that the donors' expected values make the best set of."""
         means = [
             surrogate.means([_translated(one, donor.partition) for one in candidates])
-            for donor, surrogate in zip(self.donors, self._surrogates, strict=True)
+            for donor, surrogate in self._fitted
         ]
         picks = Acquisition(
             PosteriorSamples(
@@ -100,6 +119,19 @@ def _fitted(partition: Partition, donor: Donor) -> Surrogate:
             f"configurations of it; to start from it takes at least {_LEAST_POINTS}"
         )
     return Surrogate(donor.partition, averaged, static_power_w=donor.static_power_w)
+
+
+def _agrees(donor: Donor, surrogate: Surrogate, averaged: Sequence[Averaged]) -> bool:
+    """Whether a donor shows a pattern and its times go with those measured."""
+    if surrogate.explained_share < _LEAST_EXPLAINED or len(averaged) < _LEAST_COMPARED:
+        return False
+    configurations = [_translated(one.configuration, donor.partition) for one in averaged]
+    expected = surrogate.means(configurations).log_time[0]
+    measured = np.log([one.time_s for one in averaged])
+    trend = np.vander(np.log([one.configuration.clock_mhz for one in averaged]), 2)
+    rest = [one - trend @ np.linalg.lstsq(trend, one)[0] for one in (expected, measured)]
+    size = float(np.linalg.norm(rest[0]) * np.linalg.norm(rest[1]))
+    return float(rest[0] @ rest[1]) >= _LEAST_CORRELATION * max(size, 1e-12)
 
 
 def _translated(configuration: Configuration, partition: Partition) -> Configuration:

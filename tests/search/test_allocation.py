@@ -61,9 +61,17 @@ def test_the_budget_is_spent_exactly_and_the_same_way_again():
     assert _spend(_study(), 75) == order
 
 
-def test_every_partition_gets_its_corners_first():
-    order = _spend(_study(), 50)
-    assert order[:3] == [("bwd_mlp", 12), ("fwd_attn", 12), ("fwd_mlp", 12)]
+def test_every_partition_gets_an_equal_share_or_24_first():
+    assert _spend(_study(), 50)[:3] == [("bwd_mlp", 16), ("fwd_attn", 16), ("fwd_mlp", 16)]
+    assert _spend(_study(), 75)[:3] == [("bwd_mlp", 24), ("fwd_attn", 24), ("fwd_mlp", 24)]
+
+
+def test_the_least_budget_is_equal_shares():
+    study = _study()
+    _spend(study, 36, {"fwd_attn": 6.0, "fwd_mlp": 2.0, "bwd_mlp": 1.0})
+    for name, (space, search) in _study().items():
+        search.tell(measured(search, space, search.ask(limit=12)))
+        assert search.options() == study[name][1].options()
 
 
 def test_fewer_than_the_corners_are_refused_with_the_least_number():
