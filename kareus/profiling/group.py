@@ -8,6 +8,7 @@ import contextlib
 import os
 import re
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -43,7 +44,8 @@ _START_S = 300.0
 _POLL_S = 0.2
 _END_S = 5.0
 _LOG_FILE = "log"
-_KILLED = re.compile(r"rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
+# An entry of torchrun's table; its other lines name ranks and codes of different processes.
+_ENDED = re.compile(r"^ *rank *: (\d+) \(local_rank: \d+\)\n *exitcode *: (-?\d+)", re.MULTILINE)
 
 
 class RankGroup:
@@ -198,13 +200,11 @@ class RankGroup:
         ]
         log = (self._folder / _LOG_FILE).read_text(errors="replace")
         killed = [
-            f"rank {match[1]} was killed by signal {-int(match[2])}"
-            for match in _KILLED.finditer(log)
-            # SIGTERM is how torchrun ends the others.
-            if int(match[2]) < 0 and int(match[2]) != -15
+            f"rank {rank} was killed by signal {number}" for rank, number in killed_ranks(log)
         ]
         if killed or said:
-            return "; ".join([*killed[:1], *said[:1]])
+            # The last in its table is what torchrun saw first.
+            return "; ".join([*killed[-1:], *said[:1]])
         lines = [" ".join(line.split()) for line in log.splitlines() if line.strip()]
         return lines[-1] if lines else "they left no message"
 
@@ -232,6 +232,13 @@ class RankGroup:
         if process.poll() is None:
             process.kill()
         process.wait()
+
+
+def killed_ranks(log: str) -> list[tuple[int, int]]:
+    """Return (rank, signal) of the ranks that torchrun's log says were killed, as it lists them."""
+    ended = [(int(match[1]), int(match[2])) for match in _ENDED.finditer(log)]
+    # SIGTERM is how torchrun ends the others.
+    return [(rank, -code) for rank, code in ended if code < 0 and code != -signal.SIGTERM]
 
 
 def _environment(device: DeviceKind, devices: Sequence[Device], num_ranks: int) -> dict[str, str]:
