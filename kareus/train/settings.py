@@ -183,6 +183,9 @@ def training_settings(values: Mapping[str, object]) -> TrainingSettings:
         return _ADAPTER.validate_python(dict(values))
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
+        if not problem["loc"]:
+            # Raised over all values at once, in words that name the one that is wrong.
+            raise ConfigError(problem["msg"].removeprefix("Value error, ")) from error
         name = ".".join(map(str, problem["loc"]))
         raise ConfigError(f"{_flag(name)} {problem['input']}: {problem['msg']}") from error
 

@@ -15,7 +15,7 @@ from kareus.errors import ConfigError, DeviceError, KareusError, NotFoundError, 
 from kareus.schedule.bundle import write_bundle
 from kareus.train.checks import JobShape, Nodes
 from kareus.train.launcher import launch
-from kareus.train.settings import TrainingSettings
+from kareus.train.settings import TrainingSettings, training_settings
 from kareus.workload.models import load_model
 from tests.train.sample import make_bundle, make_schedule, make_workload
 
@@ -242,3 +242,10 @@ def test_launching_and_tracking_need_no_torch():
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(("name", "value"), [("steps", "0"), ("learning_rate", "nan")])
+def test_a_senseless_setting_is_named_and_nothing_else(name: str, value: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        training_settings({"bundle": "bundle", "log": "log", name: value})
+    assert str(caught.value).startswith(f"{name} = {value}: use")
