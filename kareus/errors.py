@@ -54,6 +54,12 @@ class StoreError(KareusError, RuntimeError):
     """The database cannot be opened, read or written."""
 
 
+class DatabaseFileError(StoreError, ValueError):
+    """What was named as the database is none, or belongs to another program."""
+
+    exit_code: ClassVar[int] = 2
+
+
 class JobError(KareusError, RuntimeError):
     """A background job failed, or was asked for a transition its state does not allow."""
 

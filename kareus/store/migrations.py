@@ -6,7 +6,7 @@ Times are UTC ISO 8601 text, heartbeats seconds since the epoch, documents JSON 
 from sqlite_utils import Database
 from sqlite_utils.migrations import Migrations
 
-from kareus.errors import StoreError
+from kareus.errors import DatabaseFileError, StoreError
 
 MIGRATIONS = Migrations("kareus")
 
@@ -62,7 +62,7 @@ def _refuse_foreign(db: Database, name: str) -> None:
             "update kareus, or name another file with --db"
         )
     if not applied and (tables := [t for t in db.table_names() if t != "_sqlite_migrations"]):
-        raise StoreError(
+        raise DatabaseFileError(
             f"{name} belongs to another program (it has a table {tables[0]}): "
             "name another file with --db"
         )

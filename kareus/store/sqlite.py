@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 from sqlite_utils import Database
 
-from kareus.errors import StoreError
+from kareus.errors import DatabaseFileError, StoreError
 from kareus.store.migrations import migrate
 
 BUSY_TIMEOUT_S = 30.0
@@ -186,7 +186,8 @@ class Connections:
         except sqlite3.IntegrityError:
             raise
         except sqlite3.Error as error:
-            raise StoreError(self._explain(error)) from error
+            kind = DatabaseFileError if "not a database" in str(error) else StoreError
+            raise kind(self._explain(error)) from error
 
     def _explain(self, error: sqlite3.Error) -> str:
         text = str(error)
@@ -217,7 +218,7 @@ def _check_place(path: Path) -> None:
         StoreError: The place cannot hold the database.
     """
     if path.is_dir():
-        raise StoreError(f"{path} is a folder: name a file, such as {path / 'kareus.db'}")
+        raise DatabaseFileError(f"{path} is a folder: name a file, such as {path / 'kareus.db'}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -170,7 +170,7 @@ class StudyTable:
             self._change_study(study, **changes)
 
     def delete_study(self, study: str) -> None:
-        """Delete a study with its measurements, searches, frontiers and plans.
+        """Delete a study with its measurements, searches, frontiers, plans and finished jobs.
 
         Raises:
             NotFoundError: There is no such study.
@@ -185,6 +185,8 @@ class StudyTable:
                 raise JobError(
                     f"study {study} is being worked on by job {jobs[0]['id']}: cancel it first"
                 )
+            # A job without its study could never be resumed.
+            db.execute("DELETE FROM jobs WHERE study = ?", [study])
             db.execute("DELETE FROM studies WHERE id = ?", [study])
 
     def _change_study(self, study: str, **changes: object) -> None:

@@ -127,6 +127,7 @@ def test_deleting_takes_everything_of_the_study_and_nothing_else(store: Store, s
     store.delete_study(study)
     assert store.measurements(study) == ()
     assert store.load_frontier(study, Method.KAREUS) == ()
-    assert store.job(job).study is None
+    with pytest.raises(NotFoundError):
+        store.job(job)
     assert len(store.measurements(other)) == 1
     assert store.load_frontier(other, Method.KAREUS) == (plan(0),)
