@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kareus.errors import CancelledError
+from kareus.jobs import states
 from kareus.store import Progress, Store
 
 
@@ -40,7 +41,7 @@ class JobContext:
             CancelledError: It should; a function that lets this pass ends as cancelled.
         """
         if self.should_cancel():
-            raise CancelledError(f"job {self.job} was asked to stop")
+            raise CancelledError(states.stopped_words(self.job))
 
 
 class JobFunction(Protocol):

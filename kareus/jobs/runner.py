@@ -104,7 +104,7 @@ def run_job(
             )
             finish(store, record, JobState.CANCELLED if cancelled else JobState.FAILED, error)
             if cancelled and not isinstance(error, CancelledError):
-                raise CancelledError(f"job {job} was asked to stop") from error
+                raise CancelledError(states.stopped_words(job)) from error
             raise
         heartbeat.stop()
         if heartbeat.taken_over:

@@ -31,6 +31,11 @@ FINAL = frozenset(JobState) - ACTIVE
 RESUMABLE = frozenset(old for old, new in TRANSITIONS.items() if old in FINAL and new)
 
 
+def stopped_words(job: str) -> str:
+    """Return what is said of a job that was cancelled or interrupted, with how to go on."""
+    return f"job {job} was asked to stop; what it stored is kept: kareus jobs resume {job} goes on"
+
+
 def sources(state: JobState) -> frozenset[JobState]:
     """Return the states from which a state may be reached."""
     return frozenset(old for old, new in TRANSITIONS.items() if state in new)
