@@ -102,7 +102,9 @@ def optimize(service: Service, detach: bool, as_json: bool, **options: Any) -> N
         else:
             click.echo(f"Job {handle.job} runs study {handle.study}. Watch it: kareus jobs")
         return
-    for finding in service.assess(request).warnings:
+    assessment = service.assess(request)
+    # A refused request leaves its one line and nothing else.
+    for finding in assessment.warnings if assessment.ready else ():
         click.echo(f"{finding.severity}: {finding.message}", err=True)
     started = time.monotonic()
     if as_json:
@@ -351,7 +353,17 @@ def _per_stage(
 def _one_per_stage(
     given: Sequence[tuple[int | None, tuple[int, ...]]], num_stages: int
 ) -> dict[int, int]:
-    """One value by stage."""
+    """One value by stage.
+
+    Raises:
+        ConfigError: Several were given for one.
+    """
+    for _, numbers in given:
+        if len(numbers) > 1:
+            raise ConfigError(
+                f"{','.join(map(str, numbers))}: a clock floor or ceiling is one clock, such as "
+                f"{numbers[0]}; --clocks takes a list"
+            )
     return {stage: numbers[0] for stage, numbers in _per_stage(given, num_stages).items()}
 
 

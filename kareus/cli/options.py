@@ -51,9 +51,12 @@ class StageValues(click.ParamType[tuple[int | None, tuple[int, ...]]]):
 
 
 def database_option(command: Command) -> Command:
-    """Add --db and pass a `Service` as `service`."""
+    """Add --db and pass a `Service` as `service`; a command's own --db goes before its group's."""
 
-    def open_service(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Service:
+    def open_service(ctx: click.Context, _param: click.Parameter, path: Path | None) -> Service:
+        if path is None and ctx.parent is not None and "service" in ctx.parent.params:
+            inherited: Service = ctx.parent.params["service"]
+            return inherited
         return Service(path)
 
     return click.option(
@@ -66,9 +69,17 @@ def database_option(command: Command) -> Command:
 
 
 def json_option(command: Command) -> Command:
-    """Add --json and pass it as `as_json`."""
+    """Add --json and pass it as `as_json`; a group's --json holds for its commands, too."""
+
+    def inherit(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:
+        return value or (ctx.parent is not None and bool(ctx.parent.params.get("as_json")))
+
     return click.option(
-        "--json", "as_json", is_flag=True, help="Print one JSON document and nothing else."
+        "--json",
+        "as_json",
+        is_flag=True,
+        callback=inherit,
+        help="Print one JSON document and nothing else.",
     )(command)
 
 

@@ -17,7 +17,7 @@ from kareus.compose.baselines import MIXED_EXECUTIONS, Kind, compose_methods
 from kareus.compose.few_clocks import merge_clocks, numbered, plans_with_few_clocks
 from kareus.compose.instruction import TIME_GRID_S
 from kareus.compose.iteration import plan_of, round_at, solve_iteration
-from kareus.compose.limits import Constraints
+from kareus.compose.limits import Constraints, check_constraints
 from kareus.compose.parametric import Relaxation, relax
 from kareus.compose.problem import Ints, Problem, build_problem
 from kareus.compose.rounding import make_net
@@ -123,7 +123,9 @@ def solve_constrained(
         ConfigError: A constraint names a stage that does not exist, or is no sensible number.
         InfeasibleError: No plan keeps to all of them; the message names those that clash.
     """
-    _check(pipeline, constraints, gpus_per_stage)
+    if gpus_per_stage < 1:
+        raise ConfigError(f"gpus_per_stage = {gpus_per_stage}: at least 1")
+    check_constraints(constraints, pipeline.num_stages)
     allowed = _allowed(pipeline, options, constraints)
     held_power_w = pipeline.num_stages * static_power_w
     budget_j = _per_pipeline(constraints.energy_budget_j, gpus_per_stage)
@@ -174,39 +176,6 @@ def solve_constrained(
 def _per_pipeline(of_job: float | None, gpus_per_stage: int) -> float | None:
     """A figure of the job as one of one GPU per stage."""
     return None if of_job is None else of_job / gpus_per_stage
-
-
-def _check(pipeline: Pipeline, constraints: Constraints, gpus_per_stage: int) -> None:
-    """Refuse constraints that make no sense by themselves."""
-    if gpus_per_stage < 1:
-        raise ConfigError(f"gpus_per_stage = {gpus_per_stage}: at least 1")
-    stages = [
-        *constraints.stage_clocks_mhz,
-        *constraints.clock_floor_mhz,
-        *constraints.clock_ceiling_mhz,
-    ]
-    straggler = constraints.straggler
-    if straggler is not None:
-        stages.append(straggler.stage)
-        if not (math.isfinite(straggler.slowdown_pct) and straggler.slowdown_pct >= 0):
-            raise ConfigError(
-                f"straggler slowdown {straggler.slowdown_pct} %: must be finite and not negative"
-            )
-    for stage in stages:
-        if not 0 <= stage < pipeline.num_stages:
-            raise ConfigError(
-                f"stage {stage} does not exist: stages are 0 to {pipeline.num_stages - 1}"
-            )
-    most = constraints.max_clocks_per_stage
-    if most is not None and most < 1:
-        raise ConfigError(f"at most {most} clocks per stage: at least 1 is needed")
-    for name, limit, unit in (
-        ("deadline", constraints.deadline_s, "s"),
-        ("energy budget", constraints.energy_budget_j, "J"),
-        ("power cap", constraints.power_cap_w, "W"),
-    ):
-        if limit is not None and not (math.isfinite(limit) and limit > 0):
-            raise ConfigError(f"{name} {limit} {unit}: must be a positive number")
 
 
 def _allowed(

@@ -29,6 +29,10 @@ from kareus.workload.partitions import build_partitions
 # two cores, see tests/benchmarks/bench_studies.py).
 _MEASURED_S = 13.0
 _SIMULATED_S = 0.02
+_LONGEST_NAME = 120
+# What the store keeps as a whole number, and what a frontier can be read with.
+_MOST_SEED = 2**63 - 1
+_MOST_PLANS = 10_000
 
 
 def assess(request: StudyRequest, *, datasets: Sequence[DatasetRecord] | None = None) -> Assessment:
@@ -43,7 +47,7 @@ def assess(request: StudyRequest, *, datasets: Sequence[DatasetRecord] | None = 
     if request.source is SourceKind.REPLAY and datasets is not None:
         found += _check_recorded(request.measurements, workload, datasets)
     if workload is None:
-        return Assessment(workload=None, findings=_in_order(found))
+        return Assessment(workload=None, findings=in_order(found))
     if request.source is SourceKind.MEASURED:
         workload = _as_measured(workload, found)
     partitions = build_partitions(workload)
@@ -59,7 +63,7 @@ def assess(request: StudyRequest, *, datasets: Sequence[DatasetRecord] | None = 
     each_s = _MEASURED_S if request.source is SourceKind.MEASURED else _SIMULATED_S
     return Assessment(
         workload=workload,
-        findings=_in_order(found),
+        findings=in_order(found),
         memory=estimate_memory(workload),
         num_partitions=len(partitions),
         num_measurements=searched,
@@ -156,12 +160,8 @@ def _check_request(request: StudyRequest, workload: Workload | None) -> list[Fin
         found.append(
             _error("search", f"search {request.search!r} is unknown: use {', '.join(SearchKind)}")
         )
-    if not isinstance(request.seed, int) or request.seed < 0:
-        found.append(_error("seed", f"seed {request.seed} is not a whole number of at least 0"))
-    if request.num_plans < 2:
-        found.append(
-            _error("num_plans", f"{request.num_plans} plans make no frontier: give 2 or more")
-        )
+    found += _check_numbers(request)
+    found += _unused(request)
     if request.source is SourceKind.REPLAY and request.measurements is None:
         found.append(
             _error(
@@ -239,11 +239,55 @@ def _measured_under(one: Workload, other: Workload) -> list[tuple[str, object, o
     ]
 
 
+def _check_numbers(request: StudyRequest) -> list[Finding]:
+    """What is wrong with the seed, the number of plans and the length of the name."""
+    found: list[Finding] = []
+    if not isinstance(request.seed, int) or request.seed < 0:
+        found.append(_error("seed", f"seed {request.seed} is not a whole number of at least 0"))
+    elif request.seed > _MOST_SEED:
+        found.append(_error("seed", f"seed {request.seed} is too large: at most {_MOST_SEED}"))
+    if request.name is not None and not 0 < len(request.name) <= _LONGEST_NAME:
+        found.append(
+            _error("name", f"a name has 1 to {_LONGEST_NAME} characters, not {len(request.name)}")
+        )
+    if request.num_plans < 2:
+        found.append(
+            _error("num_plans", f"{request.num_plans} plans make no frontier: give 2 or more")
+        )
+    elif request.num_plans > _MOST_PLANS:
+        found.append(
+            _error("num_plans", f"{request.num_plans} plans are too many: at most {_MOST_PLANS}")
+        )
+    return found
+
+
+def _unused(request: StudyRequest) -> list[Finding]:
+    """What was given for another source than the request's: never ignored in silence."""
+    found: list[Finding] = []
+    if request.source is not SourceKind.REPLAY and request.measurements is not None:
+        found.append(
+            _error(
+                "measurements",
+                f"--measurements {request.measurements} is only read with --source replay, this is "
+                f"{request.source.value}: change the source, or leave it out",
+            )
+        )
+    if request.source is not SourceKind.SIMULATOR and request.calibration is not None:
+        found.append(
+            _error(
+                "calibration",
+                f"--calibration {request.calibration} is only used with --source simulator, this "
+                f"is {request.source.value}: change the source, or leave it out",
+            )
+        )
+    return found
+
+
 def _error(field: str, message: str) -> Finding:
     return Finding(field=field, severity=Severity.ERROR, message=message)
 
 
-def _in_order(findings: list[Finding]) -> tuple[Finding, ...]:
-    """Errors first, then warnings, then notes."""
+def in_order(findings: list[Finding]) -> tuple[Finding, ...]:
+    """Return findings with errors first, then warnings, then notes."""
     order = list(Severity)
     return tuple(sorted(findings, key=lambda finding: order.index(finding.severity)))

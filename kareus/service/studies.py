@@ -5,14 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kareus.compose.limits import Constraints
+from kareus.compose.limits import Constraints, check_constraints
 from kareus.compose.selection import Preference, select_plan
 from kareus.core.measurement import FailedMeasurement, Measurement, SourceKind
 from kareus.core.pipeline import Pipeline, build_pipeline
 from kareus.core.plan import Method, Plan
 from kareus.core.timeline import TimelineRow, build_timeline
 from kareus.core.workload import Gpu, Model, Workload
-from kareus.errors import ConfigError, KareusError, NotFoundError
+from kareus.errors import ConfigError, KareusError, MeasurementError, NotFoundError
+from kareus.profiling.replay import read_recorded
 from kareus.schedule.bundle import bundle_bytes, write_bundle
 from kareus.schedule.document import Schedule, build_schedule
 from kareus.service import choosing, doctor
@@ -31,8 +32,10 @@ from kareus.study.documents import request_of, study_document, workload_of
 from kareus.study.request import StudyRequest
 from kareus.study.result import StudyResult
 from kareus.study.sources import gpu_resources
+from kareus.workload.build import Finding, Severity
 from kareus.workload.gpus import GPUS, load_gpu
 from kareus.workload.models import CATALOGUE, load_model
+from kareus.workload.partitions import build_partitions
 
 _JOB_KIND = "study"
 
@@ -75,7 +78,7 @@ class StudyUseCases(Base):
     def assess(self, request: StudyRequest) -> Assessment:
         """Return what a request would mean, errors included; never raises for bad values."""
         replayed = self.store.datasets() if request.source is SourceKind.REPLAY else None
-        return choosing.assess(request, datasets=replayed)
+        return _with_records(choosing.assess(request, datasets=replayed), request)
 
     def submit(self, request: StudyRequest) -> JobHandle:
         """Start a study as a background job that outlives this process.
@@ -97,9 +100,15 @@ class StudyUseCases(Base):
             CancelledError: It was interrupted.
         """
         study = self._create(request)
-        result = self.manager.run_here(
-            _JOB_KIND, study=study, resources=self._resources(study), on_progress=on_progress
-        )
+        try:
+            result = self.manager.run_here(
+                _JOB_KIND, study=study, resources=self._resources(study), on_progress=on_progress
+            )
+        except (ConfigError, MeasurementError):
+            if request.source is SourceKind.REPLAY:
+                # The records lack what the study needs; nothing was measured that is worth keeping.
+                self.store.delete_study(study)
+            raise
         assert isinstance(result, StudyResult)
         return result
 
@@ -110,7 +119,7 @@ class StudyUseCases(Base):
 
         Raises:
             NotFoundError: There is no such study, or it is not done.
-            ConfigError: A constraint is no sensible one.
+            ConfigError: A constraint is no sensible one, or there is none.
             InfeasibleError: No plan keeps to all of them; nothing is stored then.
         """
         study = self._create_constrained(ref, constraints, name)
@@ -145,6 +154,12 @@ class StudyUseCases(Base):
                 f"study {record.id} is {record.state.value}: only a finished study can be "
                 "planned again"
             )
+        if constraints == Constraints():
+            raise ConfigError(
+                f"nothing to plan {record.id} again for: give a deadline, an energy budget, a "
+                "power cap, clocks, a straggler or a number of clocks"
+            )
+        check_constraints(constraints, workload_of(record).parallelism.pp)
         request = replace(request_of(record), constraints=constraints, name=name)
         words = f"{_short_words(workload_of(record))}-constrained"
         study = self.store.create_study(
@@ -347,6 +362,7 @@ class StudyUseCases(Base):
         if not assessment.ready or assessment.workload is None:
             raise ConfigError(assessment.findings[0].message)
         workload = assessment.workload
+        request = _with_absolute_paths(request)
         words = _short_words(workload)
         record = self.store.create_study(
             request.name or words,
@@ -388,6 +404,48 @@ class StudyUseCases(Base):
         )
         change_j = plan.effective_energy_j - slower[0].effective_energy_j if slower else 0.0
         return schedule, change_j
+
+
+def _with_records(assessment: Assessment, request: StudyRequest) -> Assessment:
+    """The assessment with what is wrong with the files of measurements to be replayed."""
+    workload, named = assessment.workload, request.measurements
+    if request.source is not SourceKind.REPLAY or named is None or not assessment.ready:
+        return assessment
+    assert workload is not None, "what is ready has a workload"
+    if not _exists(named):
+        return assessment  # an imported data set
+    path = Path(named)
+    try:
+        recorded = read_recorded(path, build_partitions(workload), workload=workload)
+    except KareusError as error:
+        severity, message = Severity.ERROR, str(error)
+    else:
+        if not recorded.refusals:
+            return assessment
+        severity = Severity.WARNING
+        message = (
+            f"{recorded.num_refused} rows of {path} are refused, the first: {recorded.refusals[0]}"
+        )
+    finding = Finding(field="measurements", severity=severity, message=message)
+    return replace(assessment, findings=choosing.in_order([*assessment.findings, finding]))
+
+
+def _with_absolute_paths(request: StudyRequest) -> StudyRequest:
+    """The request with its files named so that a worker elsewhere finds them, too."""
+    measurements, calibration = request.measurements, request.calibration
+    if measurements is not None and _exists(measurements):
+        measurements = str(Path(measurements).resolve())
+    if calibration is not None and _exists(calibration):
+        calibration = str(Path(calibration).resolve())
+    return replace(request, measurements=measurements, calibration=calibration)
+
+
+def _exists(named: str) -> bool:
+    """Whether a text is the path of something; what cannot be a path is not."""
+    try:
+        return Path(named).exists()
+    except (OSError, ValueError):
+        return False
 
 
 def _pipeline(record: StudyRecord) -> Pipeline:

@@ -64,7 +64,13 @@ def enumerate_candidates(
         ConfigError: If a number is below 1 or there is no layout at all.
         NotFoundError: If the model is unknown.
     """
-    for name, value in (("GPUs", num_gpus), ("global batch", global_batch_size)):
+    degrees_and_sizes = (
+        ("GPUs", num_gpus),
+        ("global batch", global_batch_size),
+        *(("context-parallel degree", cp) for cp in cps),
+        *(("microbatch size", size) for size in microbatch_sizes),
+    )
+    for name, value in degrees_and_sizes:
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ConfigError(f"{name} = {value!r} is not a whole number: give 1 or more")
     if model is None:
