@@ -1,7 +1,10 @@
-"""What users ask of a plan: clocks, stragglers, deadlines, budgets, power (values only)."""
+"""What users ask of a plan: clocks, stragglers, deadlines, budgets, power; no solver."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from kareus.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,3 +50,40 @@ class Constraints:
         return any(
             limit is not None for limit in (self.deadline_s, self.energy_budget_j, self.power_cap_w)
         )
+
+
+def check_constraints(constraints: Constraints, num_stages: int) -> None:
+    """Refuse constraints that make no sense by themselves.
+
+    Args:
+        constraints: What plans have to keep to.
+        num_stages: Stages of the pipeline.
+
+    Raises:
+        ConfigError: A constraint names a stage that does not exist, or is no sensible number.
+    """
+    stages = [
+        *constraints.stage_clocks_mhz,
+        *constraints.clock_floor_mhz,
+        *constraints.clock_ceiling_mhz,
+    ]
+    straggler = constraints.straggler
+    if straggler is not None:
+        stages.append(straggler.stage)
+        if not (math.isfinite(straggler.slowdown_pct) and straggler.slowdown_pct >= 0):
+            raise ConfigError(
+                f"straggler slowdown {straggler.slowdown_pct} %: must be finite and not negative"
+            )
+    for stage in stages:
+        if not 0 <= stage < num_stages:
+            raise ConfigError(f"stage {stage} does not exist: stages are 0 to {num_stages - 1}")
+    most = constraints.max_clocks_per_stage
+    if most is not None and most < 1:
+        raise ConfigError(f"at most {most} clocks per stage: at least 1 is needed")
+    for name, limit, unit in (
+        ("deadline", constraints.deadline_s, "s"),
+        ("energy budget", constraints.energy_budget_j, "J"),
+        ("power cap", constraints.power_cap_w, "W"),
+    ):
+        if limit is not None and not (math.isfinite(limit) and limit > 0):
+            raise ConfigError(f"{name} {limit} {unit}: must be a positive number")
