@@ -54,9 +54,10 @@ def regret_pct(space: BenchSpace, search: PartitionSearch) -> float:
     """Relative excess of what would be chosen over the best, mean over clocks and goals, in %."""
     total: list[float] = []
     power_w = space.static_power_w
+    options = search.options()
     for clock in space.partition.clocks_mhz:
         at_clock = {one: value for one, value in space.truth.items() if one.clock_mhz == clock}
-        offered = [one for one in search.options() if one.configuration.clock_mhz == clock]
+        offered = [one for one in options if one.configuration.clock_mhz == clock]
         for share in _GOALS:
 
             def cost(time_s: float, energy_j: float, share: float = share) -> float:
