@@ -33,6 +33,7 @@ _CHART = "frontier_chart"
 _TABLE = "frontier_table"
 _OBJECTIVE = "objective"
 _BOUND = "bound"
+_PROBLEM = "objective_problem"
 _CHART_HEIGHT = 392
 _SCOPE_TITLES = {
     Scope.PIPELINE: "Energy per iteration, one GPU of each stage",
@@ -63,7 +64,15 @@ def _draw(study: StudySummary) -> None:
     """Draw everything that a click changes."""
     if url.get(url.PLAN) is None:
         st.session_state[_OBJECTIVE] = Objective.EQUAL_TIME
+    method, plan = url.get(url.METHOD), url.get(url.PLAN)
     view = build_view(study)
+    if (plan or str(view.selected.plan)) != str(view.selected.plan) or (
+        method or view.selected.method
+    ) != view.selected.method:
+        st.session_state[_PROBLEM] = (
+            f"The link's plan ({' '.join(filter(None, (method, plan)))}) is not in this study: "
+            f"this is {plan_words(view.selected)}."
+        )
     with st.container(gap="xsmall"):
         answer, _, rest = headline(view.selected, view.frontiers).partition(". ")
         st.subheader(escape(answer))
@@ -129,7 +138,7 @@ def _draw_choice(view: View) -> None:
             label_visibility="collapsed",
             on_change=_apply_scope,
         )
-    problem = st.session_state.pop("objective_problem", None)
+    problem = st.session_state.pop(_PROBLEM, None)
     if problem is not None:
         small(f":material/error: {escape(problem)}", "red")
 
@@ -157,7 +166,7 @@ def _apply_objective(view: View) -> None:
     try:
         plan = by_objective(view.frontiers, objective, bound)
     except KareusError as error:
-        st.session_state["objective_problem"] = str(error)
+        st.session_state[_PROBLEM] = str(error)
         return
     select(plan.method, plan.plan)
 

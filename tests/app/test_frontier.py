@@ -151,3 +151,23 @@ def test_the_studys_assumptions_are_at_hand(study: str, open_page: Opener) -> No
     said = words(open_page("frontier"))
     assert "The head's weights are tied to the embedding's." in said
     assert "1\u2009296 measurements, budget published, seed 0" in said
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        ({"plan": "99"}, "(99) is not in this study: this is Kareus plan"),
+        ({"method": "bogus", "plan": "1"}, "(bogus 1) is not in this study"),
+        ({"method": "perseus", "plan": "3"}, None),
+        ({"plan": "3"}, None),
+        ({}, None),
+    ],
+)
+def test_a_link_to_a_plan_that_is_not_there_says_so_once(
+    fake: FakeService, open_page: Opener, named: dict[str, str], said: str | None
+) -> None:
+    fake.add_study()
+    page = open_page("frontier", **named)
+    shown = words(page)
+    assert (said in shown) if said else ("is not in this study" not in shown)
+    assert "is not in this study" not in words(page.run())
