@@ -90,6 +90,19 @@ def test_unknown_recorded_measurements_are_refused_beside_their_field(
         service.submit(request)
 
 
+@pytest.mark.parametrize(
+    ("field", "values"), [("seed", (-1, 10**30, "x")), ("name", ("", "n" * 121))]
+)
+def test_seeds_and_names_have_limits(
+    service: Service, field: str, values: tuple[object, ...]
+) -> None:
+    for value in values:
+        request = replace(StudyRequest(settings=SETTINGS), **{field: value})
+        assert next(one.field for one in service.assess(request).findings) == field
+        with pytest.raises(ConfigError, match=field):
+            service.submit(request)
+
+
 def test_measurements_of_another_workload_are_refused(
     finished: Finished, service: Service, tmp_path: Path
 ) -> None:
