@@ -27,4 +27,4 @@ def test_a_job_is_cancelled_and_resumed(page: Page, server: str, home: Path) -> 
     page.get_by_role("button", name="Resume").click()
     # Nobody touches the page from here on: it follows the job and stops at its end.
     expect(page.get_by_role("button", name="See the frontier")).to_be_visible(timeout=300_000)
-    expect(heading).to_have_text(re.compile("Finished after"))
+    expect(heading).to_have_text(re.compile("Finished with"))
