@@ -107,8 +107,9 @@ class StudySummary:
         return f"{self.source.value}, extrapolated" if self.extrapolated else self.source.value
 
     def as_document(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return document_of(self)
+        """Return it as JSON values; the id under the name every document gives it."""
+        document = document_of(self)
+        return {"study": document.pop("id"), **document}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +154,8 @@ class StudyDetail:
     def as_document(self) -> dict[str, Any]:
         """Return it as JSON values."""
         document = document_of(self)
-        return {**document.pop("summary"), **document}
+        del document["summary"]
+        return {**self.summary.as_document(), **document}
 
     def as_lines(self) -> list[tuple[str, str]]:
         """Return (word, value) pairs for the command line."""

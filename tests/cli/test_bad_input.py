@@ -133,7 +133,7 @@ def test_senseless_constraints_are_refused_before_anything_is_stored(
 ) -> None:
     database, study = planned
     refused(run("replan", study, *options, "--db", database, "--json"), *words)
-    assert [one["id"] for one in run("studies", "--db", database, "--json").json] == [study]
+    assert [one["study"] for one in run("studies", "--db", database, "--json").json] == [study]
 
 
 def test_an_impossible_deadline_leaves_neither_study_nor_job(
