@@ -136,12 +136,19 @@ class ExplorationUseCases(Base):
 
 
 def _assess_base(request: ExplorationRequest, candidates: Sequence[Candidate]) -> Assessment:
-    """Assess what all layouts share on the first that can be used; refuse it with its error."""
-    usable = next(one for one in candidates if one.workload is not None)
-    base = choosing.assess(replace(request.base, settings=usable.settings))
-    if not base.ready:
-        raise ConfigError(base.findings[0].message)
-    return base
+    """Assess every layout that can be used; refuse the exploration with the first error.
+
+    A budget of so many measurements may do for one layout and not for another with more partitions.
+    """
+    assessed = [
+        choosing.assess(replace(request.base, settings=one.settings))
+        for one in candidates
+        if one.workload is not None
+    ]
+    for one in assessed:
+        if not one.ready:
+            raise ConfigError(one.findings[0].message)
+    return assessed[0]
 
 
 def _view(record: ExplorationRecord, job: JobRecord | None) -> ExplorationView:

@@ -54,6 +54,7 @@ def test_joint_frontier_of_all_layouts(service: Service) -> None:
         ({"global_batch_size": 7}, "no layout of 7"),
         ({"margin": 1.5}, "margin 1.5"),
         ({"base": StudyRequest(settings=SETTINGS, budget="none")}, "none"),
+        ({"base": StudyRequest(settings=SETTINGS, budget="20")}, "budget of 20"),
         (
             {"base": StudyRequest(settings=replace(SETTINGS, model="gpt3-175b")), "num_gpus": 1},
             "layouts on 1 GPUs",
