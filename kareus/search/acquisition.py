@@ -30,7 +30,7 @@ _MARGIN = 0.1
 _LEAST_MARGIN = 0.01
 # Weights: hypervolume of the effective, the total, each clock's own front; points matched; cost at
 # the prices of time.
-_WEIGHTS = (0.35, 0.25, 0.2, 0.2, 0.2)
+_WEIGHTS = (0.35, 0.2, 0.2, 0.3, 0.15)
 # A clock counts at a price by exp(-relative excess of its best cost over the least / this).
 _CLOSE = 0.01
 # Relative cost that counts as much as a whole hypervolume of the same weight.
