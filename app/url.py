@@ -115,6 +115,6 @@ def carried(*names: str, **values: str) -> dict[str, str]:
 
 
 def _copy() -> dict[str, str]:
-    """This session's copy of the last parameters seen."""
+    """The open tab's copy of the last parameters seen."""
     copy: dict[str, str] = st.session_state.setdefault(_COPY, {})
     return copy
