@@ -2,7 +2,9 @@ import io
 import json
 import shutil
 import subprocess
+import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -263,11 +265,16 @@ def test_launch_sbatch_starts_one_task_per_node(tmp_path):
     )
 
 
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 def test_scripts_are_clean(tmp_path):
     path = write_bundle(tmp_path / "b", make_schedule())
     run = subprocess.run(
-        ["shellcheck", path / "launch.sh", path / "launch.sbatch"], capture_output=True, text=True
+        [
+            Path(sys.executable).with_name("shellcheck"),
+            path / "launch.sh",
+            path / "launch.sbatch",
+        ],
+        capture_output=True,
+        text=True,
     )
     assert run.returncode == 0, run.stdout
 
