@@ -1,5 +1,7 @@
 """Studies: what was planned so far, and what the best of it saves."""
 
+from collections.abc import Iterable
+
 import pandas as pd
 import streamlit as st
 
@@ -46,14 +48,14 @@ def show() -> None:
             "time_at_equal_energy": st.column_config.NumberColumn(
                 "Time, equal energy",
                 width=114,
-                format="%.1f %% less",
-                help="Reduction against the most frugal plan of Megatron-LM + Perseus.",
+                format="%+.1f %%",
+                help="Change against the most frugal plan of Megatron-LM + Perseus.",
             ),
             "energy_at_equal_time": st.column_config.NumberColumn(
                 "Energy, equal time",
                 width=114,
-                format="%.1f %% less",
-                help="Reduction against the fastest plan of Megatron-LM + Perseus.",
+                format="%+.1f %%",
+                help="Change against the fastest plan of Megatron-LM + Perseus.",
             ),
             "name": st.column_config.TextColumn("Study", width=200),
             "workload": st.column_config.TextColumn("Workload", width=372),
@@ -90,11 +92,20 @@ def _table(studies: list[StudySummary]) -> pd.DataFrame:
                 source_words(study.source, extrapolated=study.extrapolated) for study in studies
             ],
             "state": [study.state for study in studies],
-            "energy_at_equal_time": [study.iso_time_energy_reduction_pct for study in studies],
-            "time_at_equal_energy": [study.iso_energy_time_reduction_pct for study in studies],
+            "energy_at_equal_time": _changes(
+                study.iso_time_energy_reduction_pct for study in studies
+            ),
+            "time_at_equal_energy": _changes(
+                study.iso_energy_time_reduction_pct for study in studies
+            ),
             "age": [age(study.created) for study in studies],
         }
     ).astype({"energy_at_equal_time": "float64", "time_at_equal_energy": "float64"})
+
+
+def _changes(reductions: Iterable[float | None]) -> list[float | None]:
+    """Reductions as changes, so that what became more shows so."""
+    return [None if one is None else -one for one in reductions]
 
 
 def _draw_actions(study: StudySummary) -> None:
