@@ -91,6 +91,7 @@ def request() -> StudyRequest:
         ),
         source=source,
         budget=_get("num_measurements", "").strip() if budget == "number" else budget,
+        transfer=bool(st.session_state.get(_PREFIX + "transfer")),
         seed=_seed(),
         name=_get("name", "").strip() or None,
         measurements=_get("measurements", "").strip() or None
@@ -115,6 +116,7 @@ def fill(request: StudyRequest) -> None:
             (c.name for c in service().calibrations() if c.path == request.calibration), BUILT_IN
         ),
         "name": "",
+        "transfer": request.transfer,
     }
     values |= {name: str(getattr(settings, name)) for name in (*_DEGREES, *_BATCH)}
     if request.budget in _BUDGETS:
@@ -327,6 +329,13 @@ def _draw_source_and_budget(slots: dict[str, DeltaGenerator]) -> None:
     else:
         quiet(_BUDGET_HELP[budget])
     slots["budget"] = st.container(gap="xsmall")
+    st.toggle(
+        "Start from earlier studies",
+        help="Let what finished studies on this GPU measured say where to measure first. "
+        "Worth it where each partition gets few measurements.",
+        **_initial("transfer", EXAMPLE.transfer),
+    )
+    slots["transfer"] = st.container(gap="xsmall")
     left, right = st.columns([1, 2], gap="small")
     left.text_input(
         "Seed",

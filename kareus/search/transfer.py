@@ -25,7 +25,8 @@ from kareus.search.acquisition import Acquisition
 from kareus.search.history import Averaged, average, check_static_power
 from kareus.search.surrogate import PosteriorSamples, Surrogate
 
-_LEAST_POINTS = 8
+# Configurations a donor must have measured.
+LEAST_MEASURED = 8
 # A donor whose fit takes more than half of its times' deviation for noise shows no pattern.
 _LEAST_EXPLAINED = 0.5
 # Times expected from a donor and times measured correlate at least so well, over as many points.
@@ -113,10 +114,10 @@ def _fitted(partition: Partition, donor: Donor) -> Surrogate:
     """A donor's own surrogate."""
     check_static_power(donor.static_power_w)
     averaged = average(donor.partition, donor.measurements)
-    if len(averaged) < _LEAST_POINTS:
+    if len(averaged) < LEAST_MEASURED:
         raise MeasurementError(
             f"partition {partition.name}: study {donor.study} measured {len(averaged)} "
-            f"configurations of it; to start from it takes at least {_LEAST_POINTS}"
+            f"configurations of it; to start from it takes at least {LEAST_MEASURED}"
         )
     return Surrogate(donor.partition, averaged, static_power_w=donor.static_power_w)
 

@@ -3,6 +3,7 @@
 from kareus.service.data import DataUseCases
 from kareus.service.exploring import ExplorationUseCases
 from kareus.service.jobs import JobUseCases
+from kareus.service.plans import PlanUseCases
 from kareus.service.studies import StudyUseCases
 from kareus.service.training import TrainingUseCases
 from kareus.service.trusting import TrustUseCases
@@ -10,6 +11,7 @@ from kareus.service.trusting import TrustUseCases
 
 class Service(
     StudyUseCases,
+    PlanUseCases,
     JobUseCases,
     ExplorationUseCases,
     DataUseCases,

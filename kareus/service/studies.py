@@ -1,4 +1,4 @@
-"""Use cases about studies: assess, start, list, choose a plan, export."""
+"""Use cases about studies: assess, start, plan again, list, delete."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,42 +6,38 @@ from pathlib import Path
 from typing import Any
 
 from kareus.compose.limits import Constraints, check_constraints
-from kareus.compose.selection import Preference, select_plan
 from kareus.core.measurement import FailedMeasurement, Measurement, SourceKind
-from kareus.core.pipeline import Pipeline, build_pipeline
-from kareus.core.plan import Method, Plan
-from kareus.core.timeline import TimelineRow, build_timeline
+from kareus.core.plan import Method
 from kareus.core.workload import Gpu, Model, Workload
 from kareus.errors import ConfigError, KareusError, MeasurementError, NotFoundError
 from kareus.profiling.replay import read_recorded
-from kareus.schedule.bundle import bundle_bytes, write_bundle
-from kareus.schedule.document import Schedule, build_schedule
 from kareus.service import choosing, doctor
 from kareus.service.base import Base
 from kareus.service.views import (
     Assessment,
     JobHandle,
-    PlanSummary,
     StudyDetail,
     StudySummary,
     constraint_words,
 )
 from kareus.store import JobRecord, PartitionProgress, Progress, StudyRecord
-from kareus.store import PlanSummary as StoredSummary
 from kareus.study.documents import request_of, study_document, workload_of
 from kareus.study.request import StudyRequest
 from kareus.study.result import StudyResult
 from kareus.study.sources import gpu_resources
+from kareus.study.transfer import find_donors
 from kareus.workload.build import Finding, Severity
 from kareus.workload.gpus import GPUS, load_gpu
 from kareus.workload.models import CATALOGUE, load_model
 from kareus.workload.partitions import build_partitions
 
 _JOB_KIND = "study"
+# Under which key the comparison figures have what Kareus gains.
+_OURS = Method.KAREUS.value
 
 
 class StudyUseCases(Base):
-    """Studies and their plans."""
+    """Studies and what they measured."""
 
     def model_names(self) -> tuple[str, ...]:
         """Return the catalogue's models."""
@@ -78,7 +74,11 @@ class StudyUseCases(Base):
     def assess(self, request: StudyRequest) -> Assessment:
         """Return what a request would mean, errors included; never raises for bad values."""
         replayed = self.store.datasets() if request.source is SourceKind.REPLAY else None
-        return _with_records(choosing.assess(request, datasets=replayed), request)
+        assessment = _with_records(choosing.assess(request, datasets=replayed), request)
+        if not request.transfer or assessment.workload is None:
+            return assessment
+        donors = self._donors(request, assessment.workload)
+        return _with_finding(assessment, _donor_finding(donors, request, assessment.workload))
 
     def submit(self, request: StudyRequest) -> JobHandle:
         """Start a study as a background job that outlives this process.
@@ -227,112 +227,6 @@ class StudyUseCases(Base):
         """
         self.store.delete_study(self.store.find_study(ref).id)
 
-    def plan_summaries(self, ref: str, method: Method | None = None) -> list[PlanSummary]:
-        """Return the figures of a method's plans, or of all methods', fastest first.
-
-        Raises:
-            NotFoundError: There is no such study, or it has no plans of the method (yet).
-        """
-        record = self.store.find_study(ref)
-        workload = workload_of(record)
-        found = [
-            _plan_summary(plan, workload) for plan in self.store.plan_summaries(record.id, method)
-        ]
-        if not found and method is not None:
-            raise NotFoundError(_no_plans(record, method))
-        return found
-
-    def plan(self, ref: str, method: Method, number: int) -> Plan:
-        """Return a plan with its choices.
-
-        Raises:
-            NotFoundError: There is none.
-        """
-        return self.store.load_plan(self.store.find_study(ref).id, method, number)
-
-    def compare(self, ref: str) -> dict[str, Any]:
-        """Return the comparison figures (engine definitions), as `kareus compare --json`.
-
-        Raises:
-            NotFoundError: There is no such study, or it is not done.
-        """
-        record = self.store.find_study(ref)
-        if record.summary is None:
-            raise NotFoundError(
-                f"study {record.id} is {record.state.value} and has no frontier yet: "
-                "wait for it, or resume its job"
-            )
-        return dict(record.summary)
-
-    def choose(
-        self,
-        ref: str,
-        *,
-        method: Method = Method.KAREUS,
-        number: int | None = None,
-        deadline_s: float | None = None,
-        energy_budget_j: float | None = None,
-        fastest: bool = False,
-        most_frugal: bool = False,
-        knee: bool = False,
-    ) -> PlanSummary:
-        """Return the one plan a choice means; exactly one way of choosing must be given.
-
-        Raises:
-            ConfigError: None or several ways were given.
-            NotFoundError: There is no such study or plan.
-            InfeasibleError: No plan meets the bound; the message names the nearest value.
-        """
-        ways = (number is not None, deadline_s is not None, energy_budget_j is not None)
-        if sum((*ways, fastest, most_frugal, knee)) != 1:
-            raise ConfigError(
-                "choose one plan in exactly one way: --plan, --deadline, --energy-budget, "
-                "--max-throughput, --min-energy or --knee"
-            )
-        plans = self.plan_summaries(ref, method)
-        if number is not None:
-            for plan in plans:
-                if plan.plan == number:
-                    return plan
-            raise NotFoundError(
-                f"there is no {method} plan {number}: choose {plans[0].plan} to {plans[-1].plan}"
-            )
-        preference = None
-        for wanted, one in (
-            (fastest, Preference.FASTEST),
-            (most_frugal, Preference.MOST_FRUGAL),
-            (knee, Preference.KNEE),
-        ):
-            if wanted:
-                preference = one
-        return select_plan(
-            plans, deadline_s=deadline_s, energy_budget_j=energy_budget_j, preference=preference
-        )
-
-    def timeline(self, ref: str, method: Method, number: int) -> tuple[TimelineRow, ...]:
-        """Return the planned timeline of a plan, instruction by instruction."""
-        record = self.store.find_study(ref)
-        workload = workload_of(record)
-        plan = self.store.load_plan(record.id, method, number)
-        return build_timeline(plan, _pipeline(record), static_power_w=workload.gpu.static_power_w)
-
-    def export(self, ref: str, number: int, *, method: Method, out: Path) -> Path:
-        """Write a plan's schedule bundle: a folder, or a .zip by its name.
-
-        Raises:
-            NotFoundError: There is no such study or plan.
-            ScheduleError: Something is there already, or it cannot be written.
-        """
-        schedule, cost_change_j = self._schedule(ref, number, method)
-        return write_bundle(out, schedule, cost_change_j=cost_change_j)
-
-    def bundle(self, ref: str, number: int, *, method: Method) -> tuple[str, bytes]:
-        """Return a plan's schedule bundle as a file name and the content of a .zip."""
-        schedule, cost_change_j = self._schedule(ref, number, method)
-        study = self.store.find_study(ref).id
-        name = f"{study}-{method.value}-plan-{number}.zip"
-        return name, bundle_bytes(schedule, cost_change_j=cost_change_j)
-
     def measurements(self, ref: str, partition: str | None = None) -> list[Measurement]:
         """Return a study's measurements, or those of one partition, in the order they came."""
         results = self.store.measurements(self.store.find_study(ref).id, partition)
@@ -363,6 +257,8 @@ class StudyUseCases(Base):
             raise ConfigError(assessment.findings[0].message)
         workload = assessment.workload
         request = _with_absolute_paths(request)
+        if request.transfer:
+            request = replace(request, donors=self._donors(request, workload))
         words = _short_words(workload)
         record = self.store.create_study(
             request.name or words,
@@ -375,35 +271,14 @@ class StudyUseCases(Base):
         )
         return record.id
 
+    def _donors(self, request: StudyRequest, workload: Workload) -> tuple[str, ...]:
+        """The studies that one of this request would start from."""
+        return find_donors(self.store.studies(archived=None), request, workload)
+
     def _resources(self, study: str) -> tuple[str, ...]:
         """The GPUs a study measures on: two studies on one would spoil each other's energy."""
         record = self.store.study(study)
         return gpu_resources(request_of(record), workload_of(record))
-
-    def _schedule(self, ref: str, number: int, method: Method) -> tuple[Schedule, float]:
-        """The schedule of a plan, and what it costs above the next slower plan."""
-        record = self.store.find_study(ref)
-        detail = self.study(record.id)
-        plan = self.store.load_plan(record.id, method, number)
-        slower = [
-            other
-            for other in self.store.plan_summaries(record.id, method)
-            if other.iteration_time_s > plan.iteration_time_s
-        ]
-        uncertainty = detail.uncertainty
-        schedule = build_schedule(
-            plan,
-            _pipeline(record),
-            detail.workload,
-            study=record.id,
-            source=record.source,
-            seed=detail.request.seed,
-            extrapolated=record.extrapolated,
-            uncertainty=None if uncertainty is None else max(uncertainty.time, uncertainty.energy),
-            versions={name: str(version) for name, version in record.versions.items()},
-        )
-        change_j = plan.effective_energy_j - slower[0].effective_energy_j if slower else 0.0
-        return schedule, change_j
 
 
 def _with_records(assessment: Assessment, request: StudyRequest) -> Assessment:
@@ -426,7 +301,28 @@ def _with_records(assessment: Assessment, request: StudyRequest) -> Assessment:
         message = (
             f"{recorded.num_refused} rows of {path} are refused, the first: {recorded.refusals[0]}"
         )
-    finding = Finding(field="measurements", severity=severity, message=message)
+    return _with_finding(
+        assessment, Finding(field="measurements", severity=severity, message=message)
+    )
+
+
+def _donor_finding(donors: tuple[str, ...], request: StudyRequest, workload: Workload) -> Finding:
+    """Where a study that is to start from others starts from."""
+    if not donors:
+        return Finding(
+            field="transfer",
+            severity=Severity.ERROR,
+            message=f"no finished {request.source.value} study on {workload.gpu.name} to start "
+            "from: run without --transfer first",
+        )
+    return Finding(
+        field="transfer",
+        severity=Severity.NOTE,
+        message=f"Searches start from what {', '.join(donors)} measured.",
+    )
+
+
+def _with_finding(assessment: Assessment, finding: Finding) -> Assessment:
     return replace(assessment, findings=choosing.in_order([*assessment.findings, finding]))
 
 
@@ -448,20 +344,8 @@ def _exists(named: str) -> bool:
         return False
 
 
-def _pipeline(record: StudyRecord) -> Pipeline:
-    """The pipeline a study's plans belong to."""
-    request, workload = request_of(record), workload_of(record)
-    return build_pipeline(
-        request.order,
-        workload.parallelism.pp,
-        workload.num_microbatches,
-        num_chunks=request.num_chunks,
-    )
-
-
 def _summary(record: StudyRecord, job: JobRecord | None) -> StudySummary:
     figures: Any = record.summary or {}
-    perseus = Method.KAREUS.value
     return StudySummary(
         id=record.id,
         name=record.name,
@@ -470,37 +354,11 @@ def _summary(record: StudyRecord, job: JobRecord | None) -> StudySummary:
         extrapolated=record.extrapolated,
         state=record.state.value,
         created=record.created_at,
-        iso_time_energy_reduction_pct=figures.get("iso_time_energy_reduction_pct", {}).get(perseus),
-        iso_energy_time_reduction_pct=figures.get("iso_energy_time_reduction_pct", {}).get(perseus),
+        iso_time_energy_reduction_pct=figures.get("iso_time_energy_reduction_pct", {}).get(_OURS),
+        iso_energy_time_reduction_pct=figures.get("iso_energy_time_reduction_pct", {}).get(_OURS),
         job=job.id if job is not None else None,
         error=record.error,
     )
-
-
-def _plan_summary(plan: StoredSummary, workload: Workload) -> PlanSummary:
-    """The stored figures with those of the whole job."""
-    gpus = workload.parallelism.gpus_per_stage
-    return PlanSummary(
-        method=plan.method,
-        plan=plan.number,
-        iteration_time_s=plan.iteration_time_s,
-        effective_energy_j=plan.effective_energy_j,
-        pipeline_energy_j=plan.pipeline_energy_j,
-        job_energy_j=plan.pipeline_energy_j * gpus,
-        average_power_w=plan.pipeline_energy_j * gpus / plan.iteration_time_s,
-        static_energy_j=plan.pipeline_energy_j - plan.effective_energy_j,
-        bound_j=plan.bound_j,
-        gap=None if plan.bound_j is None else plan.pipeline_energy_j / plan.bound_j - 1.0,
-    )
-
-
-def _no_plans(record: StudyRecord, method: Method) -> str:
-    if record.summary is None:
-        return (
-            f"study {record.id} is {record.state.value} and has no plans yet: wait for it, or "
-            "resume its job"
-        )
-    return f"study {record.id} has no {method.value} plans: see its notes for the reason"
 
 
 def _short_words(workload: Workload) -> str:

@@ -163,6 +163,7 @@ class TrainingUseCases(Base):
             measurements=dataset.id,
             budget="exhaustive",
             transfer=False,
+            donors=(),
             name=name,
         )
         study = self.store.create_study(

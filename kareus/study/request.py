@@ -25,6 +25,7 @@ class StudyRequest:
         temperature_c: With the simulator: GPU temperature, a warmer one draws more; None for that
             of its calibration.
         transfer: Whether to start from what other studies measured on the same GPU.
+        donors: Ids of those studies; settled when the study is created.
         order: The pipeline order.
         num_chunks: Model chunks per stage; above 1 with the interleaved order only.
         constraints: What every plan has to keep to; None for free.
@@ -41,6 +42,7 @@ class StudyRequest:
     calibration: str | None = None
     temperature_c: float | None = None
     transfer: bool = False
+    donors: tuple[str, ...] = ()
     order: PipelineOrder = PipelineOrder.ONE_F_ONE_B
     num_chunks: int = 1
     constraints: Constraints | None = None

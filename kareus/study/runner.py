@@ -27,7 +27,7 @@ from kareus.study.measuring import Measuring, Recorder
 from kareus.study.request import StudyRequest
 from kareus.study.result import StudyResult
 from kareus.study.sources import open_source
-from kareus.study.transfer import find_priors
+from kareus.study.transfer import load_priors
 from kareus.workload.build import split_layers
 from kareus.workload.partitions import build_partitions, build_recipes
 
@@ -78,7 +78,6 @@ def run_study(
     last = Progress(phase=Phase.MEASURING, done=measured, planned=measured)
     if not options:
         with open_source(request, workload, partitions, store) as source:
-            priors, notes = find_priors(store, study, request, workload, partitions)
             measuring = Measuring(
                 Recorder(store, study, source, seed=request.seed, check=context.check),
                 partitions,
@@ -88,7 +87,7 @@ def run_study(
                 search=SearchKind(request.search),
                 seed=request.seed,
                 static_power_w=static_power_w,
-                priors=priors,
+                priors=load_priors(store, request, partitions),
                 store=store,
                 study=study,
                 progress=context.progress,

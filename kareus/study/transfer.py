@@ -1,14 +1,18 @@
-"""What other studies in the store tell about a new one's partitions (opt-in)."""
+"""What other studies in the store tell about a new one's partitions (opt-in).
 
-from collections.abc import Mapping
+Which studies a new one starts from is settled when it is created and stored with its request, so
+that it gives the same result however often it is stopped and resumed.
+"""
 
-from kareus.core.measurement import Measurement, SourceKind
+from collections.abc import Iterable, Mapping
+
+from kareus.core.measurement import Measurement
 from kareus.core.partition import Partition
 from kareus.core.workload import Workload
-from kareus.errors import ConfigError
+from kareus.errors import ConfigError, NotFoundError
 from kareus.search.surrogate import Prior
-from kareus.search.transfer import Donor, TransferPrior
-from kareus.store import Store, StudyState
+from kareus.search.transfer import LEAST_MEASURED, Donor, TransferPrior
+from kareus.store import Store, StudyRecord, StudyState
 from kareus.study.documents import request_of, workload_of
 from kareus.study.request import StudyRequest
 from kareus.workload.partitions import build_partitions
@@ -16,66 +20,75 @@ from kareus.workload.partitions import build_partitions
 _MOST_DONORS = 3
 
 
-def find_priors(
-    store: Store,
-    study: str,
-    request: StudyRequest,
-    workload: Workload,
-    partitions: Mapping[str, Partition],
-) -> tuple[dict[str, Prior], list[str]]:
-    """Return a prior per searched partition, and sentences that say where from.
+def find_donors(
+    records: Iterable[StudyRecord], request: StudyRequest, workload: Workload
+) -> tuple[str, ...]:
+    """Return the studies a new one can start from, newest first.
 
-    Donors are the newest finished studies before this one, on the same GPU and from the same kind
-    of source, that have a partition of the same name and another workload.
+    The newest finished ones on the same GPU and from the same kind of source that search a
+    partition of the same name for another workload.
+
+    Args:
+        records: The studies there are, newest first.
+        request: What is asked for.
+        workload: Of the new study.
+    """
+    searched = _searched(workload)
+    found: list[str] = []
+    for record in records:
+        if record.state is not StudyState.DONE or record.source is not request.source:
+            continue
+        # Planned again from another study's measurements, which is a donor itself.
+        if request_of(record).constraints is not None:
+            continue
+        theirs = workload_of(record)
+        if theirs.gpu == workload.gpu and theirs != workload and searched & _searched(theirs):
+            found.append(record.id)
+        if len(found) == _MOST_DONORS:
+            break
+    return tuple(found)
+
+
+def load_priors(
+    store: Store, request: StudyRequest, partitions: Mapping[str, Partition]
+) -> dict[str, Prior]:
+    """Return a prior per searched partition that the request's donors measured.
 
     Raises:
-        ConfigError: Transfer was asked for and there is no study to start from.
+        ConfigError: The request is to start from other studies and has none, or one is gone.
     """
     if not request.transfer:
-        return {}, []
-    this = store.study(study)
+        return {}
+    if not request.donors:
+        raise ConfigError("the study names no study to start from: run it without --transfer")
     donors: dict[str, list[Donor]] = {}
-    names: list[str] = []
-    for other in store.studies(archived=None):
-        if (
-            other.id == study
-            or other.state is not StudyState.DONE
-            or other.source is not this.source
-            or other.created_at >= this.created_at
-            or len(names) == _MOST_DONORS
-            # Planned again from another study's measurements, which is a donor itself.
-            or request_of(other).constraints is not None
-        ):
-            continue
-        donor_workload = workload_of(other)
-        if donor_workload.gpu != workload.gpu or donor_workload == workload:
-            continue
-        donor_partitions = build_partitions(donor_workload)
-        useful = [
-            name for name, one in partitions.items() if one.searched and name in donor_partitions
-        ]
-        if not useful:
-            continue
-        names.append(other.id)
-        for name in useful:
+    for study in request.donors:
+        try:
+            workload = workload_of(store.study(study))
+        except NotFoundError as error:
+            raise ConfigError(
+                f"study {study}, which this one starts from, was deleted: start a new one"
+            ) from error
+        theirs = build_partitions(workload)
+        for name in sorted(_searched(workload) & {*partitions}):
             measured = tuple(
-                result
-                for result in store.measurements(other.id, name)
-                if isinstance(result, Measurement)
+                one for one in store.measurements(study, name) if isinstance(one, Measurement)
             )
-            if measured:
-                donors.setdefault(name, []).append(
-                    Donor(
-                        study=other.id,
-                        partition=donor_partitions[name],
-                        measurements=measured,
-                        static_power_w=donor_workload.gpu.static_power_w,
-                    )
+            if len({one.configuration for one in measured}) >= LEAST_MEASURED:
+                donor = Donor(
+                    study=study,
+                    partition=theirs[name],
+                    measurements=measured,
+                    static_power_w=workload.gpu.static_power_w,
                 )
-    if not donors:
-        raise ConfigError(
-            f"no finished {SourceKind(this.source).value} study on {workload.gpu.name} to start "
-            "from: run without --transfer first"
-        )
-    note = f"Searches start from what {', '.join(names)} measured."
-    return {name: TransferPrior(partitions[name], found) for name, found in donors.items()}, [note]
+                donors.setdefault(name, []).append(donor)
+    return {
+        name: TransferPrior(partitions[name], found)
+        for name, found in donors.items()
+        if partitions[name].searched
+    }
+
+
+def _searched(workload: Workload) -> set[str]:
+    """Names of the partitions of a workload that are searched."""
+    return {name for name, one in build_partitions(workload).items() if one.searched}
