@@ -4,15 +4,17 @@ Legend: s samples, m configurations, c clocks, k points of a front, padded; f ro
 All hypervolumes are areas of (log time, log energy) below a sample's own reference point.
 
 A set of configurations is worth, in one sample, the share of that sample's exhaustive hypervolume
-that it covers: of the front in effective energy, of that in total energy, and, as partitions are
-combined at equal clock, of each clock's own front in effective energy; the share of those own
-fronts' points that it matches within 1 %; and, as plans pay a price for time, how cheap its best is
-at each price and clock, where that clock is competitive. The worth is the mean over samples; a
+that it covers: of the front in effective energy, also with a reference beyond all configurations,
+which weighs the front's ends; of that in total energy; and, as partitions are combined at equal
+clock, of each clock's own front in effective energy; the share of those own fronts' points that it
+matches within 1 %; and, as plans pay a price for time, how cheap its best is at each price and
+clock, where that clock is competitive. The worth is the mean over samples; a
 batch is filled greedily, each pick's sampled values joining the fronts. In two dimensions
 hypervolume is a sort and a sum, done here for all samples and configurations at once.
 """
 
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +30,9 @@ Stairs = tuple[FloatArray, FloatArray]
 # `_LEAST_MARGIN` (in logs): the extents of a clock's own front may be a few per cent only.
 _MARGIN = 0.1
 _LEAST_MARGIN = 0.01
-# Weights: hypervolume of the effective, the total, each clock's own front; points matched; cost at
-# the prices of time.
-_WEIGHTS = (0.35, 0.2, 0.2, 0.3, 0.15)
+# Weights: hypervolume of the effective, the effective with the far reference, the total, each
+# clock's own front; points matched; cost at the prices of time.
+_WEIGHTS = (0.35, 2.0, 0.2, 0.2, 0.3, 0.15)
 # A clock counts at a price by exp(-relative excess of its best cost over the least / this).
 _CLOSE = 0.01
 # Relative cost that counts as much as a whole hypervolume of the same weight.
@@ -64,6 +66,15 @@ def references(first: FloatArray, second: FloatArray) -> FloatArray:
     margin_first = np.maximum(_MARGIN * (nadir_first - best_first), _LEAST_MARGIN)
     margin_second = np.maximum(_MARGIN * (nadir_second - best_second), _LEAST_MARGIN)
     return np.stack([nadir_first + margin_first, nadir_second + margin_second], axis=1)
+
+
+def far_references(first: FloatArray, second: FloatArray) -> FloatArray:
+    """Return each row's worst values plus the margin of the extent, shape (f, 2)."""
+    least, most = (
+        np.stack([edge(first, axis=1), edge(second, axis=1)], axis=1) for edge in (np.min, np.max)
+    )
+    reference: FloatArray = most + _MARGIN * (most - least)
+    return reference
 
 
 def hypervolumes(first: FloatArray, second: FloatArray, reference: FloatArray) -> FloatArray:
@@ -141,6 +152,7 @@ class _Fronts:
         groups: Group of each configuration, 0-based, shape (m,); all 0 for one front.
         held: Configurations whose values the fronts hold from the start, shape (m,).
         weight: Weight of these fronts' mean share.
+        reference_of: What gives each row of a front its reference.
     """
 
     def __init__(
@@ -151,6 +163,7 @@ class _Fronts:
         groups: IndexArray,
         held: BoolArray,
         weight: float,
+        reference_of: Callable[[FloatArray, FloatArray], FloatArray] = references,
     ) -> None:
         self._first, self._second, self._groups = first, second, groups
         num_groups = int(groups.max()) + 1
@@ -158,7 +171,7 @@ class _Fronts:
             (first[:, groups == group], second[:, groups == group], held[groups == group])
             for group in range(num_groups)
         ]
-        self._reference = np.stack([references(one, two) for one, two, _ in rows], axis=1)
+        self._reference = np.stack([reference_of(one, two) for one, two, _ in rows], axis=1)
         exhaustive = np.stack(
             [
                 hypervolumes(one, two, self._reference[:, group])
@@ -403,20 +416,30 @@ class Acquisition:
             _Fronts(samples.log_time, energy, groups=groups, held=held, weight=weight)
             for energy, groups, weight in (
                 (samples.log_effective, single, _WEIGHTS[0]),
-                (samples.log_total, single, _WEIGHTS[1]),
-                (samples.log_effective, by_clock, _WEIGHTS[2]),
+                (samples.log_total, single, _WEIGHTS[2]),
+                (samples.log_effective, by_clock, _WEIGHTS[3]),
             )
         ]
+        self._fronts.append(
+            _Fronts(
+                samples.log_time,
+                samples.log_effective,
+                groups=single,
+                held=held,
+                weight=_WEIGHTS[1],
+                reference_of=far_references,
+            )
+        )
         self._fronts.append(
             _Matches(
                 samples.log_time,
                 samples.log_effective,
                 groups=by_clock,
                 held=held,
-                weight=_WEIGHTS[3],
+                weight=_WEIGHTS[4],
             )
         )
-        self._fronts.append(_Prices(samples, groups=by_clock, held=held, weight=_WEIGHTS[4]))
+        self._fronts.append(_Prices(samples, groups=by_clock, held=held, weight=_WEIGHTS[5]))
 
     def choose(self, num_configurations: int) -> tuple[tuple[float, int], ...]:
         """Return (expected gain in share, position) of the picks, best first. Call it once."""

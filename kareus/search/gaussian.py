@@ -4,13 +4,15 @@ Legend: n training points x (columns: clock, SMs, slot, guide), targets y
 standardised to mean 0 and deviation 1, r_i the relative noise level of point i.
 
     k(x, x') = b0 + b1 c c' + a1 M(clock) + a2 M(SMs, slot) + a3 M(clock, SMs, slot)
-               + a4 M(clock, guide)
+               + a4 M(clock, guide) + a5 [SMs, slot equal]
 
 with M a Matern-5/2 kernel of scaled distance: a trend in the clock, a part that clocks share, a
-part of their own. The guide is another quantity the targets follow (for energy: time), constant
-where there is none. Two different slots are one length apart whatever their position, since savings
-of launch points do not add up along the computation. Hyperparameters maximise the posterior density
-under log-normal priors (L-BFGS, analytic gradient, fixed start: the same data give the same fit).
+part of their own. The guide is another quantity the targets follow (for energy: time). The last two
+terms are there only with a guide; the very last is what neither neighbours nor the guide tell of an
+SM allocation and slot, the same at all clocks. Two different slots are one length apart whatever
+their position, since savings of launch points do not add up along the computation. Hyperparameters
+maximise the posterior density under log-normal priors (L-BFGS, analytic gradient, fixed start: the
+same data give the same fit).
 """
 
 from collections.abc import Mapping
@@ -44,10 +46,11 @@ _PRIORS: dict[str, tuple[float, float]] = {
     "a4": (0.5, 1.2),
     "l4_clock": (1.0, 0.7),
     "l4_guide": (0.7, 0.7),
+    "a5": (0.002, 1.5),
 }
 _CLOCK_ONLY: tuple[str, ...] = ("a1", "l1_clock")
 _SHAPED = ("a2", "l2_sms", "l2_slot", "a3", "l3_clock", "l3_sms", "l3_slot")
-_GUIDED = ("a4", "l4_clock", "l4_guide")
+_GUIDED = ("a4", "l4_clock", "l4_guide", "a5")
 _NOISE_DEVIATION = 0.8
 
 
@@ -59,16 +62,19 @@ class _Distances:
     sms: FloatArray
     slot: FloatArray
     guide: FloatArray
+    equal: FloatArray
     trend: FloatArray
 
     @classmethod
     def between(cls, first: FloatArray, second: FloatArray) -> "_Distances":
         delta = first[:, None, :2] - second[None, :, :2]
         centred = (first[:, 0] - 0.5)[:, None] * (second[:, 0] - 0.5)[None, :]
+        other_slot = first[:, None, 2] != second[None, :, 2]
         return cls(
             clock=delta[:, :, 0] ** 2,
             sms=delta[:, :, 1] ** 2,
-            slot=(first[:, None, 2] != second[None, :, 2]).astype(np.float64),
+            slot=other_slot.astype(np.float64),
+            equal=(~other_slot & (delta[:, :, 1] == 0.0)).astype(np.float64),
             guide=(first[:, None, 3] - second[None, :, 3]) ** 2,
             trend=_TREND_VARIANCE[0] + _TREND_VARIANCE[1] * centred,
         )
@@ -164,6 +170,8 @@ class GaussianProcess:
         total = distances.trend.copy()
         for amplitude, squared in self._terms(distances, value):
             total += amplitude * _matern(squared)[0]
+        if "a5" in value:
+            total += value["a5"] * distances.equal
         return total
 
     def _terms(
@@ -238,6 +246,8 @@ class GaussianProcess:
         covariance = distances.trend.copy()
         for amplitude, correlation, _ in terms:
             covariance += amplitude * correlation
+        if "a5" in value:
+            covariance += value["a5"] * distances.equal
         noise = np.exp(2.0 * theta[-1]) * levels**2
         covariance[np.diag_indices_from(covariance)] += noise + _JITTER
         try:
@@ -264,6 +274,8 @@ class GaussianProcess:
                 if name in value:
                     factor_ = -amplitude / value[name] ** 2
                     gradient[name] = factor_ * float(np.vdot(steep, squared))
+        if "a5" in value:
+            gradient["a5"] = 0.5 * value["a5"] * float(np.vdot(outer, distances.equal))
         slopes = [gradient[name] for name in self._names]
         slopes.append(float(np.dot(np.diag(outer), noise)))
 
