@@ -16,7 +16,7 @@ import math
 
 import numpy as np
 
-from kareus.compose.compiled import compiled
+from kareus.compiled import compiled
 from kareus.compose.problem import Ints
 from kareus.compose.rounding import Net
 

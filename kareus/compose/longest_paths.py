@@ -6,7 +6,8 @@ units, flows units of a power of two of a watt.
 
 import numpy as np
 
-from kareus.compose.compiled import compiled, drop_first, push
+from kareus.compiled import compiled
+from kareus.compose.primitives import drop_first, push
 
 # A capacity without limit; flows stay below 2^61.
 UNLIMITED = 2**62

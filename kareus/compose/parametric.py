@@ -22,9 +22,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kareus.compose.compiled import earliest_starts
 from kareus.compose.instruction import TIME_GRID_S
 from kareus.compose.longest_paths import RUNNING, UNLIMITED, advance
+from kareus.compose.primitives import earliest_starts
 from kareus.compose.problem import Floats, Ints, Problem
 
 

@@ -22,8 +22,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kareus.compose.compiled import compiled, drop_first, earliest_starts, push
+from kareus.compiled import compiled
 from kareus.compose.instruction import TIME_GRID_S
+from kareus.compose.primitives import drop_first, earliest_starts, push
 from kareus.compose.problem import Floats, Ints, Problem
 
 # Speeds tried per instruction in an exchange, besides the next hull vertex.

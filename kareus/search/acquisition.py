@@ -19,6 +19,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from kareus.compiled import compiled
 from kareus.search.surrogate import PosteriorSamples
 
 FloatArray = NDArray[np.float64]
@@ -95,36 +96,44 @@ def hypervolumes(first: FloatArray, second: FloatArray, reference: FloatArray) -
     return area
 
 
-def improvements(
-    stairs: Stairs, reference: FloatArray, first: FloatArray, second: FloatArray
-) -> FloatArray:
+@compiled
+def improvements(stairs_first, stairs_second, reference, groups, first, second):  # type: ignore[no-untyped-def]
     """Return by how much each single point would raise the hypervolume of its front.
 
     The area between the point and the staircase to its right: the sum over steps of (the step's
     level - the point's second objective) where positive, times the step's width right of the point.
 
     Args:
-        stairs: Fronts as `staircases` returns, each of shape (s, m or 1, k).
-        reference: Shape (s, m or 1, 2).
+        stairs_first: First objective of the fronts as `staircases` returns, shape (s, g, k).
+        stairs_second: The least second objective so far, shape (s, g, k).
+        reference: Shape (s, g, 2).
+        groups: Front of each point, shape (m,).
         first: First objective of the points, shape (s, m).
         second: Second objective of the points, shape (s, m).
 
     Returns:
         Shape (s, m).
     """
-    limit_first, limit_second = reference[..., 0], reference[..., 1]
-    starts = np.minimum(stairs[0], limit_first[..., None])
-    levels = np.minimum(stairs[1], limit_second[..., None])
-    edges = np.concatenate([starts, limit_first[..., None]], axis=-1)
-    # Left of the first step the level is the reference itself.
-    gain: FloatArray = np.maximum(edges[..., 0] - first, 0.0) * np.maximum(
-        limit_second - second, 0.0
-    )
-    for step in range(starts.shape[-1]):
-        start, end = edges[..., step], edges[..., step + 1]
-        width = np.maximum(end - np.maximum(start, first), 0.0)
-        gain += width * np.maximum(levels[..., step] - second, 0.0)
-    return gain
+    num_steps = stairs_first.shape[2]
+    gains = np.zeros(first.shape)
+    for row in range(first.shape[0]):
+        for column in range(first.shape[1]):
+            group = groups[column]
+            limit, level = reference[row, group, 0], reference[row, group, 1]
+            start, own = first[row, column], second[row, column]
+            for step in range(num_steps + 1):
+                # Up to this step the level is that of the one before, at first the reference's.
+                end = limit
+                if step < num_steps:
+                    end = min(stairs_first[row, group, step], limit)
+                if level <= own:
+                    break
+                if end > start:
+                    gains[row, column] += (end - start) * (level - own)
+                    start = end
+                if step < num_steps:
+                    level = min(level, stairs_second[row, group, step])
+    return gains
 
 
 def compressed(first: FloatArray, second: FloatArray) -> Stairs:
@@ -188,8 +197,9 @@ class _Fronts:
         """Return the weighted share each configuration would add, mean over samples."""
         groups = self._groups[columns]
         gain = improvements(
-            (self._stairs[0][:, groups], self._stairs[1][:, groups]),
-            self._reference[:, groups],
+            *self._stairs,
+            self._reference,
+            groups,
             self._first[:, columns],
             self._second[:, columns],
         )

@@ -90,8 +90,10 @@ def _improvement(
         scaled.append(((known - low) / extent, (guess - low) / extent))
     first, second = staircases(scaled[0][0][None, :], scaled[1][0][None, :])
     gains: FloatArray = improvements(
-        (first[:, None, :], second[:, None, :]),
+        first[:, None, :],
+        second[:, None, :],
         np.full((1, 1, 2), _REFERENCE),
+        np.zeros(scaled[0][1].shape, dtype=np.intp),
         scaled[0][1][None, :],
         scaled[1][1][None, :],
     )[0]

@@ -46,8 +46,10 @@ def test_improvements_equal_the_difference_of_pymoos_hypervolumes(seed: int, hel
     reference = rng.uniform(0.5, 1.2, (3, 2))
     stairs = compressed(*staircases(front[0], front[1]))
     gains = improvements(
-        (stairs[0][:, None, :], stairs[1][:, None, :]),
+        stairs[0][:, None, :],
+        stairs[1][:, None, :],
         reference[:, None, :],
+        np.zeros(6, dtype=np.intp),
         points[0],
         points[1],
     )

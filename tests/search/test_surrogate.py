@@ -8,7 +8,7 @@ from scipy.optimize import approx_fprime
 from kareus.core.configuration import Configuration
 from kareus.core.measurement import Measurement
 from kareus.errors import MeasurementError
-from kareus.search.gaussian import GaussianProcess, _Distances
+from kareus.search.gaussian import GaussianProcess
 from kareus.search.history import average, measured_options
 from kareus.search.smoothing import posterior_means
 from kareus.search.surrogate import Surrogate
@@ -26,14 +26,13 @@ def test_gradient_of_the_fit_is_that_of_its_objective():
     process = GaussianProcess(
         inputs, rng.standard_normal(20), noise_levels=rng.uniform(0.5, 2, 20), noise_median=0.1
     )
-    distances = _Distances.between(inputs, inputs)
     targets, levels = rng.standard_normal(20), rng.uniform(0.5, 2, 20)
     theta = process._prior_mean + 0.3 * rng.standard_normal(len(process._prior_mean))
 
     def value(at: np.ndarray) -> float:
-        return process._negative_log_posterior(at, distances, targets, levels)[0]
+        return process._negative_log_posterior(at, inputs, targets, levels)[0]
 
-    gradient = process._negative_log_posterior(theta, distances, targets, levels)[1]
+    gradient = process._negative_log_posterior(theta, inputs, targets, levels)[1]
     assert gradient == pytest.approx(approx_fprime(theta, value, 1e-6), rel=1e-3, abs=1e-3)
 
 

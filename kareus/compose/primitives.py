@@ -1,22 +1,8 @@
-"""Compilation of the solver's inner loops, and the small pieces they share.
-
-Compiled code is cached beside the module or in the user's cache folder, so that only the first run
-after an installation compiles; where neither can be written, every process compiles for itself.
-"""
-
-from collections.abc import Callable
-from typing import Any
+"""Small compiled pieces that the solver's inner loops share."""
 
 import numpy as np
-from numba import njit
 
-
-def compiled(function: Callable[..., Any]) -> Any:
-    """Compile a function on its first call; cached on disk where possible."""
-    try:
-        return njit(cache=True)(function)
-    except RuntimeError:  # no folder for the cache can be written
-        return njit(function)
+from kareus.compiled import compiled
 
 
 @compiled
