@@ -15,6 +15,7 @@ from kareus.core.timeline import TimelineRow
 from kareus.errors import NotFoundError
 from kareus.service import (
     CalibrationView,
+    Convergence,
     DoctorCheck,
     ExplorationAssessment,
     ExplorationRequest,
@@ -84,6 +85,12 @@ def measurements(study: str, partition: str, count: int) -> list[Measurement]:  
 def partitions(study: str, state: str) -> list[PartitionProgress]:  # noqa: ARG001
     """Return the searched partitions of a study."""
     return service().partitions(study)
+
+
+@st.cache_data(max_entries=32, show_spinner=False)
+def convergence(study: str, partition: str, count: int) -> Convergence | None:  # noqa: ARG001
+    """Return how a partition's search converged; `count` of measurements is part of the key."""
+    return service().convergence(study, partition)
 
 
 @st.cache_data(max_entries=1, ttl="30s", show_spinner=False)

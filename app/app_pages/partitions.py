@@ -4,7 +4,7 @@ import pandas as pd
 import streamlit as st
 
 from app import url
-from app.backend import measurements, partitions, study_detail
+from app.backend import convergence, measurements, partitions, study_detail
 from app.components.charts import draw, palette
 from app.components.frame import escape, guarded
 from app.components.study_bar import choose_study
@@ -15,7 +15,7 @@ from kareus.errors import NotFoundError
 from kareus.report import format as fmt
 from kareus.report.data import convergence_frame, partition_frame
 from kareus.report.figures import POINT_SELECTION, convergence_figure, partition_figure
-from kareus.service import PartitionProgress, StudySummary
+from kareus.service import Convergence, PartitionProgress, StudySummary
 
 _CHART = "partition_chart"
 _CHOICE = "partition_choice"
@@ -23,6 +23,8 @@ _ENERGY = "partition_energy"
 _POINT = "partition_point"
 _ENERGIES = {"energy_j": "Total energy", "dynamic_energy_j": "Dynamic, per clock"}
 _CHART_HEIGHT = 410
+# Share of the predicted hypervolume at which a search has enough.
+_ENOUGH = 0.99
 
 
 def show() -> None:
@@ -49,7 +51,7 @@ def _draw(study: StudySummary) -> None:
     with left:
         _draw_points(frame)
     with right:
-        _draw_convergence(chosen)
+        _draw_convergence(study, chosen)
     _draw_table(frame)
 
 
@@ -126,32 +128,38 @@ def _apply_click() -> None:
         st.session_state[_POINT] = points[0]["point_id"]
 
 
-def _draw_convergence(chosen: PartitionProgress) -> None:
-    """How the search got there."""
-    st.markdown("**Convergence of the search**")
-    if len(chosen.hypervolume) < 2:
-        quiet(
-            "This partition was not searched: only its clock varies, and every clock was measured."
-        )
-        return
-    draw(
-        convergence_figure(convergence_frame({chosen.name: _trace(chosen)}), palette=palette()),
-        key="convergence",
-        alt_text="Hypervolume over the number of measurements",
+def _draw_convergence(study: StudySummary, chosen: PartitionProgress) -> None:
+    """How the search got there, beside random picks."""
+    st.markdown(
+        "**Convergence of the search**",
+        help="Share of the hypervolume that the whole space is predicted to have by everything "
+        "measured; for random picks its expectation.",
     )
-    before, last = chosen.hypervolume[-2:]
-    added = (last - before) / last if last > 0 else None
-    verdict = "little is left to find" if added is None or added < 0.01 else "more may be found"
-    quiet(f"The last batch added {fmt.percent(None if added is None else 100 * added)}: {verdict}.")
+    found = convergence(study.id, chosen.name, chosen.done)
+    if found is None:
+        quiet("There is no search to show: every clock is measured, and nothing else varies.")
+        return
+    frame = convergence_frame({"this search": found.search, "random": found.random})
+    draw(
+        convergence_figure(frame, palette=palette()),
+        key="convergence",
+        alt_text="Hypervolume over the number of measurements, of this search and of random picks",
+    )
+    quiet(_verdict(found))
 
 
-def _trace(partition: PartitionProgress) -> list[tuple[int, float]]:
-    """Hypervolume with the measurements it took; batches are taken as equally large."""
-    steps = len(partition.hypervolume)
-    return [
-        (round(partition.done * (step + 1) / steps), value)
-        for step, value in enumerate(partition.hypervolume)
-    ]
+def _verdict(found: Convergence) -> str:
+    """What the convergence means, in a sentence."""
+    measured = found.search[-1][0]
+    if measured >= found.size:
+        return "Everything there is was measured."
+    enough, share = next((point for point in found.search if point[1] >= _ENOUGH), found.search[-1])
+    random = fmt.percent(100 * found.random[-1][1])
+    return (
+        f"{fmt.percent(100 * share)} of what is predicted to be there after {count(enough)} of "
+        f"{count(measured)} measurements; random picks are expected to reach {random} with all "
+        f"{count(measured)}."
+    )
 
 
 def _draw_table(frame: pd.DataFrame) -> None:

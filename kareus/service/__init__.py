@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from kareus.compose.limits import Constraints, Straggler
 from kareus.compose.selection import Preference, select_plan
+from kareus.search.convergence import Convergence
 from kareus.service.exploring import ExplorationAssessment
 from kareus.service.kept_files import BUILT_IN, CalibrationView, Records, RecordsKind
 from kareus.service.service import Service
@@ -54,6 +55,7 @@ __all__ = [
     "CalibrationView",
     "Cause",
     "Constraints",
+    "Convergence",
     "DoctorCheck",
     "DriftAlarm",
     "Exploration",

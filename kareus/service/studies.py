@@ -11,6 +11,7 @@ from kareus.core.plan import Method
 from kareus.core.workload import Gpu, Model, Workload
 from kareus.errors import ConfigError, KareusError, MeasurementError, NotFoundError
 from kareus.profiling.replay import read_recorded
+from kareus.search.convergence import Convergence, converge
 from kareus.service import choosing, doctor
 from kareus.service.base import Base
 from kareus.service.views import (
@@ -249,6 +250,30 @@ class StudyUseCases(Base):
             )
             for search in self.store.searches(record.id)
         ]
+
+    def convergence(self, ref: str, partition: str) -> Convergence | None:
+        """Return how the search of a partition converged, beside random picks.
+
+        None where it was not searched, or hardly anything of it is measured yet.
+
+        Raises:
+            NotFoundError: There is no such study or partition.
+        """
+        record = self.store.find_study(ref)
+        workload = workload_of(record)
+        partitions = build_partitions(workload)
+        if partition not in partitions:
+            raise NotFoundError(
+                f"study {record.id} has no partition {partition!r}: choose one of "
+                f"{', '.join(partitions)}"
+            )
+        if not partitions[partition].searched:
+            return None
+        return converge(
+            partitions[partition],
+            self.measurements(record.id, partition),
+            static_power_w=workload.gpu.static_power_w,
+        )
 
     def _create(self, request: StudyRequest) -> str:
         """Store a new study, or refuse its request before anything is stored."""

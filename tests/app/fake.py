@@ -22,6 +22,7 @@ from kareus.errors import (
 from kareus.service import (
     Assessment,
     Constraints,
+    Convergence,
     DoctorCheck,
     Finding,
     ImportRefusal,
@@ -403,6 +404,13 @@ class FakeService(FakeExplorations, FakeTraining, FakeTrust):
             )
             for name in ("fwd_attn", "fwd_mlp", "bwd_mlp", "bwd_attn")
         ]
+
+    def convergence(self, study: str, partition: str) -> Convergence | None:
+        return Convergence(
+            search=((36, 0.8), (120, 0.991), (224, 0.999)),
+            random=((36, 0.8), (120, 0.9), (224, 0.95)),
+            size=720,
+        )
 
     def measurements(self, study: str, partition: str | None = None) -> list[Measurement]:
         return [

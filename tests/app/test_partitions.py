@@ -1,5 +1,6 @@
 import pytest
 
+from kareus.service import Convergence
 from tests.app.conftest import Opener, parameter, words
 from tests.app.fake import FakeService
 
@@ -10,7 +11,9 @@ def test_the_best_of_what_was_measured_comes_first(fake: FakeService, open_page:
     assert not page.exception and not page.error
     assert "fwd_attn" in words(page)
     assert "224 of 224 measurements" in words(page)
-    assert "The last batch added 2.0" in words(page)
+    text = words(page)
+    assert "99.1\u2009% of what is predicted to be there after 120 of 224 measurements" in text
+    assert "random picks are expected to reach 95.0\u2009% with all 224" in text
     best = page.dataframe[0].value["on_frontier"]
     assert best.iloc[0] and not best.iloc[-1]
 
@@ -37,3 +40,21 @@ def test_a_study_without_measurements_says_so(
     monkeypatch.setattr(fake, "partitions", lambda study: [])
     page = open_page("partitions", study="s1")
     assert "has measured nothing yet" in page.error[0].value
+
+
+def test_a_partition_that_was_not_searched_says_so(
+    fake: FakeService, open_page: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.add_study("s1")
+    monkeypatch.setattr(fake, "convergence", lambda study, partition: None)
+    page = open_page("partitions", study="s1")
+    assert "There is no search to show" in words(page)
+
+
+def test_everything_measured_leaves_nothing_to_find(
+    fake: FakeService, open_page: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.add_study("s1")
+    whole = Convergence(search=((36, 0.8), (720, 1.0)), random=((36, 0.8), (720, 1.0)), size=720)
+    monkeypatch.setattr(fake, "convergence", lambda study, partition: whole)
+    assert "Everything there is was measured." in words(open_page("partitions", study="s1"))

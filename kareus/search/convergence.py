@@ -1,0 +1,91 @@
+"""How a search got there, beside what random picks would have been expected to do.
+
+Both are judged by the same values: the surrogate's means over the whole space, fitted to everything
+that was measured. So nothing more is measured, and the comparison holds as far as the surrogate.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kareus.core.measurement import Measurement
+from kareus.core.partition import Partition
+from kareus.search.acquisition import far_references, hypervolumes
+from kareus.search.history import average
+from kareus.search.space import searchable
+from kareus.search.surrogate import Surrogate
+
+_LEAST_POINTS = 4
+_NUM_ORDERS = 32
+_NUM_COUNTS = 32
+
+FloatArray = NDArray[np.float64]
+Trace = tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Convergence:
+    """Shares of the hypervolume that the whole space is predicted to have.
+
+    Hypervolumes are of time and effective energy, up to the worst predicted values and a tenth.
+
+    Attributes:
+        search: (measurements so far, share) of the search, the baselines' measurements included.
+        random: The same, expected of random picks beside the same baselines; mean of 32 orders.
+        size: Configurations there are.
+    """
+
+    search: Trace
+    random: Trace
+    size: int
+
+
+def converge(
+    partition: Partition,
+    measurements: Sequence[Measurement],
+    *,
+    static_power_w: float,
+    seed: int = 0,
+) -> Convergence | None:
+    """Return how the search of a partition converged; None with fewer than four configurations.
+
+    Args:
+        partition: The partition.
+        measurements: Its measurements in the order they came, those of the baselines included.
+        static_power_w: Static power in watts.
+        seed: Of the random orders.
+
+    Raises:
+        MeasurementError: A measurement cannot be used.
+    """
+    averaged = average(partition, measurements)
+    if len(averaged) < _LEAST_POINTS:
+        return None
+    order = [one.configuration for one in measurements]
+    points = list(dict.fromkeys([*order, *searchable(partition, partition.space())]))
+    options = Surrogate(partition, averaged, static_power_w=static_power_w).options(points)
+    time = np.array([one.time_s for one in options])
+    effective = np.array([one.effective_energy_j(static_power_w) for one in options])
+    reference = far_references(time[None, :], effective[None, :])
+    whole = hypervolumes(time[None, :], effective[None, :], reference)[0]
+
+    place = {one: number for number, one in enumerate(points)}
+    asked = np.array([place[one] for one in order])
+    baselines = set(partition.baseline_configurations())
+    first = np.array([place[one] for one in dict.fromkeys(order) if one in baselines], dtype=int)
+    rest = np.setdiff1d(np.arange(len(points)), first)
+    rng = np.random.default_rng(seed)
+    orders = np.stack([np.concatenate([first, rng.permutation(rest)]) for _ in range(_NUM_ORDERS)])
+    counts = np.unique(np.linspace(max(len(first), 1), len(order), _NUM_COUNTS).round().astype(int))
+
+    def share(rows: NDArray[np.intp]) -> float:
+        limits = np.broadcast_to(reference, (len(rows), 2))
+        return float(hypervolumes(time[rows], effective[rows], limits).mean() / whole)
+
+    return Convergence(
+        search=tuple((int(count), share(asked[None, :count])) for count in counts),
+        random=tuple((int(count), share(orders[:, :count])) for count in counts),
+        size=len(points),
+    )

@@ -1,0 +1,55 @@
+import numpy as np
+import pytest
+
+from kareus.core.partition import MeasuringBudget
+from kareus.search.convergence import converge
+from kareus.search.kind import SearchKind
+from kareus.search.loop import make_search
+from tests.search.spaces import STATIC_POWER_W, small_space
+
+
+def _measured(num_measurements: int):
+    space = small_space()
+    search = make_search(
+        SearchKind.KAREUS,
+        space.partition,
+        tuple(space.truth),
+        static_power_w=STATIC_POWER_W,
+        seed=0,
+        budget=MeasuringBudget(initial=num_measurements, num_batches=0, batch_size=1),
+    )
+    found = []
+    while batch := search.ask():
+        results = [space.measure(one, search.next_repeat(one)) for one in batch]
+        search.tell(results)
+        found += results
+    return space, found
+
+
+def test_both_shares_rise_and_the_search_is_ahead_of_random_picks():
+    space, found = _measured(48)
+    result = converge(space.partition, found, static_power_w=STATIC_POWER_W)
+    assert result is not None
+    assert result.size == len(space.truth)
+    for trace in (result.search, result.random):
+        assert [count for count, _ in trace] == sorted({count for count, _ in trace})
+        assert trace[-1][0] == len(found)
+        shares = [share for _, share in trace]
+        assert (np.diff(shares) >= -1e-12).all()
+        assert 0.0 <= shares[0] <= shares[-1] <= 1.0 + 1e-12
+    assert result.search[-1][1] > result.random[-1][1]
+    assert result.search[-1][1] > 0.97
+
+
+def test_everything_measured_is_the_whole_for_both():
+    space = small_space()
+    found = [space.measure(one, 0) for one in space.truth]
+    result = converge(space.partition, found, static_power_w=STATIC_POWER_W)
+    assert result is not None
+    assert result.search[-1][1] == pytest.approx(1.0)
+    assert result.random[-1][1] == pytest.approx(1.0)
+
+
+def test_too_little_measured_is_no_convergence():
+    space, found = _measured(24)
+    assert converge(space.partition, found[:3], static_power_w=STATIC_POWER_W) is None
