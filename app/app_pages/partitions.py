@@ -50,9 +50,9 @@ def _draw(study: StudySummary) -> None:
     left, right = st.columns([2.05, 1], gap="medium")
     with left:
         _draw_points(frame)
-    with right:
-        _draw_convergence(study, chosen)
     _draw_table(frame)
+    with right, st.spinner("Comparing with random picks"):  # last: it is computed
+        _draw_convergence(study, chosen)
 
 
 def _static_power_w(study: StudySummary) -> float:

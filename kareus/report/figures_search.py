@@ -186,7 +186,7 @@ def convergence_figure(
     x = alt.X(
         "num_measurements:Q",
         title="Measurements",
-        scale=alt.Scale(domain=[0, most * 1.22], nice=False),
+        scale=alt.Scale(domain=[0, most * 1.28], nice=False),
     )
     y = alt.Y(
         "hypervolume:Q",

@@ -386,20 +386,10 @@ def _summary(record: StudyRecord, job: JobRecord | None) -> StudySummary:
     )
 
 
-def _short_words(workload: Workload) -> str:
-    """Model and parallelism, for names and ids."""
+def _degrees(workload: Workload) -> list[str]:
+    """The parallelism in words, such as `tp8`; degrees of 1 go without saying, but tp and pp."""
     parallelism = workload.parallelism
-    degrees = [f"tp{parallelism.tp}"]
-    degrees += [f"cp{parallelism.cp}"] if parallelism.cp > 1 else []
-    degrees += [f"pp{parallelism.pp}"]
-    degrees += [f"dp{parallelism.dp}"] if parallelism.dp > 1 else []
-    return "-".join([workload.model.name, *degrees])
-
-
-def workload_line(workload: Workload) -> str:
-    """Return a workload in one line of words."""
-    parallelism = workload.parallelism
-    degrees = " ".join(
+    return [
         f"{name}{degree}"
         for name, degree in (
             ("tp", parallelism.tp),
@@ -407,9 +397,19 @@ def workload_line(workload: Workload) -> str:
             ("pp", parallelism.pp),
             ("dp", parallelism.dp),
         )
-    )
+        if degree > 1 or name in ("tp", "pp")
+    ]
+
+
+def _short_words(workload: Workload) -> str:
+    """Model and parallelism, for names and ids."""
+    return "-".join([workload.model.name, *_degrees(workload)])
+
+
+def workload_line(workload: Workload) -> str:
+    """Return a workload in one line of words."""
     return (
-        f"{workload.model.name}, {parallelism.num_gpus} x {workload.gpu.name}, {degrees}, "
-        f"{workload.num_microbatches} microbatches of {workload.microbatch_size} x "
-        f"{workload.seq_len}"
+        f"{workload.model.name}, {workload.parallelism.num_gpus} x {workload.gpu.name}, "
+        f"{' '.join(_degrees(workload))}, {workload.num_microbatches} microbatches of "
+        f"{workload.microbatch_size} x {workload.seq_len}"
     )
