@@ -10,6 +10,7 @@ import click
 from kareus.cli.options import (
     StageValues,
     database_option,
+    existing_database_option,
     json_option,
     settings_from,
     workload_options,
@@ -157,7 +158,7 @@ def studies(service: Service, as_json: bool) -> None:
 
 @click.command()
 @click.argument("study")
-@database_option
+@existing_database_option
 @json_option
 def show(service: Service, study: str, as_json: bool) -> None:
     """Show one study: workload, source, state, assumptions."""
@@ -174,7 +175,7 @@ def show(service: Service, study: str, as_json: bool) -> None:
 @click.command()
 @click.argument("study")
 @click.option("--method", type=MethodName(), default="kareus", show_default=True)
-@database_option
+@existing_database_option
 @json_option
 def frontier(service: Service, study: str, method: Method, as_json: bool) -> None:
     """Print a method's time-energy frontier, fastest plan first."""
@@ -205,7 +206,7 @@ def frontier(service: Service, study: str, method: Method, as_json: bool) -> Non
 
 @click.command()
 @click.argument("study")
-@database_option
+@existing_database_option
 @json_option
 def compare(service: Service, study: str, as_json: bool) -> None:
     """Compare Kareus with Megatron-LM, Perseus and nanobatching + Perseus."""
@@ -228,7 +229,7 @@ def compare(service: Service, study: str, as_json: bool) -> None:
 @click.option(
     "--out", type=click.Path(path_type=Path), required=True, help="Folder, or .zip by its name."
 )
-@database_option
+@existing_database_option
 @json_option
 def export(
     service: Service,
@@ -316,7 +317,7 @@ def _print_comparison(figures: dict[str, Any]) -> None:
 @click.option("--straggler", help="A stage slowed down, as STAGE:PERCENT.")
 @click.option("--max-clocks", type=int, help="Distinct clocks one stage may use.")
 @click.option("--name", help="Name of the new study.")
-@database_option
+@existing_database_option
 @json_option
 def replan(service: Service, study: str, name: str | None, as_json: bool, **given: Any) -> None:
     """Plan a finished study again under constraints; nothing is measured."""

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
-from kareus.cli.options import database_option, json_option
+from kareus.cli.options import existing_database_option, json_option
 from kareus.cli.output import print_json, print_table
 from kareus.profiling.replay import write_recorded
 from kareus.schedule.bundle import read_bundle
@@ -25,6 +25,8 @@ from kareus.train.settings import TrainingSettings, training_settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+# What stands behind an option whose text the settings read.
+_METAVARS: dict[Any, str] = {int: "INTEGER", float: "NUMBER"}
 BUNDLE = click.Path(path_type=Path, exists=True)
 
 
@@ -41,6 +43,7 @@ def training_options(command: Command) -> Command:
             command = click.option(
                 flag,
                 type=str,
+                metavar=_METAVARS.get(setting.type),
                 default=None if setting.default is None else str(setting.default),
                 show_default=setting.default is not None,
                 help=text,
@@ -117,7 +120,7 @@ def launch(bundle: Path, log: Path | None, as_json: bool, **options: Any) -> Non
     is_flag=True,
     help="Plan the bundle's study again with what the run measured, as a background job.",
 )
-@database_option
+@existing_database_option
 @json_option
 def track(
     service: Service,

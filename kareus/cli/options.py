@@ -51,7 +51,17 @@ class StageValues(click.ParamType[tuple[int | None, tuple[int, ...]]]):
 
 
 def database_option(command: Command) -> Command:
-    """Add --db and pass a `Service` as `service`; a command's own --db goes before its group's."""
+    """Add --db and pass a `Service` as `service`; a database that is not there is made."""
+    return _database_option(command, exists=False)
+
+
+def existing_database_option(command: Command) -> Command:
+    """Add --db for commands that only read: a file that is not there is refused, not made."""
+    return _database_option(command, exists=True)
+
+
+def _database_option(command: Command, *, exists: bool) -> Command:
+    """Add --db; a command's own --db goes before its group's."""
 
     def open_service(ctx: click.Context, _param: click.Parameter, path: Path | None) -> Service:
         if path is None and ctx.parent is not None and "service" in ctx.parent.params:
@@ -62,7 +72,7 @@ def database_option(command: Command) -> Command:
     return click.option(
         "--db",
         "service",
-        type=click.Path(path_type=Path, dir_okay=False),
+        type=click.Path(path_type=Path, dir_okay=False, exists=exists),
         callback=open_service,
         help=DATABASE_HELP,
     )(command)

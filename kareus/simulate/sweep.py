@@ -77,10 +77,13 @@ def predict_sweep(
         ConfigError: If the clock is not one the GPU can run at.
         MeasurementError: If a point names an operator the partition does not have.
     """
-    top = gpu.clocks_mhz[-1]
+    lowest, top = gpu.clocks_mhz[0], gpu.clocks_mhz[-1]
     clock = top if clock_mhz is None else clock_mhz
-    if not 0 < clock <= top:
-        raise ConfigError(f"clock {clock} MHz is outside 1..{top} MHz, the range of {gpu.name}")
+    if not lowest <= clock <= top:
+        raise ConfigError(
+            f"clock {clock} MHz is outside {lowest} to {top} MHz, the range of {gpu.name}: give "
+            "the clock the sweep was recorded at"
+        )
     if any(point.overlap_end >= len(_SLOT_OF_OPERATOR) for point in points):
         raise MeasurementError(
             f"overlap_end beyond {len(_SLOT_OF_OPERATOR) - 1}: the attention part has operators "

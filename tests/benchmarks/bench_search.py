@@ -139,6 +139,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--quick", action="store_true", help="72 evaluations, about a minute")
+    parser.add_argument(
+        "--evaluations", help="comma-separated numbers of measurements; default: 72,108,144,224"
+    )
     parser.add_argument("--seeds", type=int, default=10, help="seeds per space and method")
     parser.add_argument("--spaces", help="comma-separated; default: all at hand")
     parser.add_argument("--methods", help="comma-separated; default: all at hand")
@@ -182,9 +185,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             missing[name] = f"not available: {error}"
         else:
             usable.append(name)
-    table = compare(
-        usable, methods, seeds, (72,) if options.quick else _CHECKPOINTS, options.workers
-    )
+    evaluations = (72,) if options.quick else _CHECKPOINTS
+    if options.evaluations:
+        evaluations = tuple(sorted(int(one) for one in options.evaluations.split(",")))
+    table = compare(usable, methods, seeds, evaluations, options.workers)
     document = {"spaces": table, "absent": missing}
     if options.json:
         sys.stdout.write(json.dumps(document) + "\n")

@@ -176,3 +176,12 @@ def test_what_is_no_database_is_bad_input(tmp_path: Path, run: Run) -> None:
     file.write_text("not a database, but long enough to be taken for one" * 100)
     refused(run("studies", "--db", file, "--json"), "notes.txt", "not a database")
     assert file.read_text().startswith("not a database")
+
+
+@pytest.mark.parametrize("command", ["show", "compare", "export", "replan", "frontier"])
+def test_a_mistyped_database_is_refused_and_not_made(
+    run: Run, tmp_path: Path, command: str
+) -> None:
+    database = tmp_path / "mistyped.db"
+    refused(run(command, "some-study", "--db", database), str(database))
+    assert not database.exists()
