@@ -146,6 +146,7 @@ def test_bad_input_is_one_line_exit_2_and_stores_nothing(
 ) -> None:
     arguments, named = BAD_INPUT[case]
     database = tmp_path / "kareus.db"
+    assert run("studies", "--db", database, "--json").json == []
     outcome = run(*arguments, "--db", database)
     assert outcome.code == 2
     assert outcome.out == ""
