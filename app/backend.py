@@ -81,9 +81,8 @@ def measurements(study: str, partition: str, count: int) -> list[Measurement]:  
     return service().measurements(study, partition)
 
 
-@st.cache_data(max_entries=32, show_spinner=False)
-def partitions(study: str, state: str) -> list[PartitionProgress]:  # noqa: ARG001
-    """Return the searched partitions of a study."""
+def partitions(study: str) -> list[PartitionProgress]:
+    """Return the searched partitions of a study: not kept, as a running one moves."""
     return service().partitions(study)
 
 

@@ -37,7 +37,7 @@ def show() -> None:
 
 def _draw(study: StudySummary) -> None:
     """Draw everything that a choice changes."""
-    found = partitions(study.id, study.state)
+    found = partitions(study.id)
     if not found:
         raise NotFoundError(f"study {study.name} has measured nothing yet: watch its job")
     chosen = next((one for one in found if one.name == url.get(url.PARTITION)), found[0])
@@ -137,7 +137,10 @@ def _draw_convergence(study: StudySummary, chosen: PartitionProgress) -> None:
     )
     found = convergence(study.id, chosen.name, chosen.done)
     if found is None:
-        quiet("There is no search to show: every clock is measured, and nothing else varies.")
+        quiet("There is nothing to compare yet: hardly anything is measured.")
+        return
+    if found.num_configurations >= found.size:
+        quiet("Every configuration was measured: there was nothing to search for.")
         return
     frame = convergence_frame({"this search": found.search, "random": found.random})
     draw(
@@ -151,8 +154,6 @@ def _draw_convergence(study: StudySummary, chosen: PartitionProgress) -> None:
 def _verdict(found: Convergence) -> str:
     """What the convergence means, in a sentence."""
     measured = found.search[-1][0]
-    if measured >= found.size:
-        return "Everything there is was measured."
     enough, share = next((point for point in found.search if point[1] >= _ENOUGH), found.search[-1])
     random = fmt.percent(100 * found.random[-1][1])
     return (

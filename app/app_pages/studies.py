@@ -105,7 +105,7 @@ def _table(studies: list[StudySummary]) -> pd.DataFrame:
 
 def _changes(reductions: Iterable[float | None]) -> list[float | None]:
     """Reductions as changes, so that what became more shows so."""
-    return [None if one is None else -one for one in reductions]
+    return [None if one is None else 0.0 - one for one in reductions]
 
 
 def _draw_actions(study: StudySummary) -> None:

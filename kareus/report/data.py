@@ -370,22 +370,10 @@ def convergence_frame(traces: Mapping[str, Iterable[tuple[int, float]]]) -> pd.D
         traces: Per series (a partition, or a way of searching), (measurements so far, hypervolume).
 
     Returns:
-        Columns series, num_measurements, hypervolume, share (of the series' last value).
+        Columns series, num_measurements, hypervolume.
     """
-    rows = []
-    for series, trace in traces.items():
-        points = list(trace)
-        last = points[-1][1] if points else 0.0
-        rows += [
-            {
-                "series": series,
-                "num_measurements": count,
-                "hypervolume": value,
-                "share": value / last if last > 0 else np.nan,
-            }
-            for count, value in points
-        ]
-    return pd.DataFrame(rows, columns=["series", "num_measurements", "hypervolume", "share"])
+    rows = [(series, *point) for series, trace in traces.items() for point in trace]
+    return pd.DataFrame(rows, columns=["series", "num_measurements", "hypervolume"])
 
 
 def partition_frame(measurements: Iterable[Measurement], *, static_power_w: float) -> pd.DataFrame:

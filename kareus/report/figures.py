@@ -12,7 +12,6 @@ from kareus.report.figures_search import (
     convergence_figure,
     parity_figure,
     partition_figure,
-    sparkline_figure,
 )
 from kareus.report.training import training_figure
 
@@ -25,7 +24,6 @@ __all__ = [
     "frontier_figure",
     "parity_figure",
     "partition_figure",
-    "sparkline_figure",
     "split_figure",
     "timeline_figure",
     "training_figure",

@@ -10,7 +10,6 @@ from kareus.core.plan import Method
 from kareus.report import format as fmt
 from kareus.report.comparison import METHOD_NAMES
 from kareus.report.drawing import (
-    THIN_PADDING,
     VIEW,
     AnyChart,
     finish,
@@ -145,34 +144,6 @@ def partition_figure(
             .encode(x=x, y=y, tooltip=alt.value(None))
         )
     return finish(alt.layer(*layers).properties(width="container", height=height), palette)
-
-
-def sparkline_figure(
-    frame: pd.DataFrame, *, palette: Palette = LIGHT, height: int = 28
-) -> AnyChart:
-    """Draw one search's hypervolume over measurements, without axes."""
-    shown = frame.assign(words=[fmt.percent(100 * value) for value in frame["share"]])
-    x = alt.X("num_measurements:Q", axis=None, scale=alt.Scale(nice=False))
-    y = alt.Y("hypervolume:Q", axis=None, scale=alt.Scale(zero=False, nice=False))
-    base = alt.Chart(shown)
-    line = base.mark_line(
-        color=palette.methods[Method.KAREUS], strokeWidth=1.5, interpolate="step-after"
-    ).encode(x=x, y=y)
-    last = (
-        base.transform_window(last="last_value(num_measurements)", frame=[None, None])
-        .transform_filter("datum.num_measurements == datum.last")
-        .mark_point(color=palette.methods[Method.KAREUS], filled=True, size=24, opacity=1)
-        .encode(
-            x=x,
-            y=y,
-            tooltip=[
-                alt.Tooltip("series:N", title="Search"),
-                alt.Tooltip("num_measurements:Q", title="Measurements"),
-            ],
-        )
-    )
-    spark = alt.layer(line, last).properties(width="container", height=height, padding=THIN_PADDING)
-    return finish(spark, palette)
 
 
 def convergence_figure(

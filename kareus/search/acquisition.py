@@ -15,25 +15,26 @@ hypervolume is a sort and a sum, done here for all samples and configurations at
 
 import itertools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kareus.compiled import compiled
+from kareus.search.hypervolume import (
+    Stairs,
+    compressed,
+    far_references,
+    hypervolumes,
+    improvements,
+    references,
+    staircases,
+)
 from kareus.search.surrogate import PosteriorSamples
 
 FloatArray = NDArray[np.float64]
 IndexArray = NDArray[np.intp]
 BoolArray = NDArray[np.bool_]
-Stairs = tuple[FloatArray, FloatArray]
 
-# The reference lies this share of the front's extent beyond its worst point, and at least
-# `_LEAST_MARGIN` (in logs): the extents of a clock's own front may be a few per cent only.
-_MARGIN = 0.1
-_LEAST_MARGIN = 0.01
-# Weights: hypervolume of the effective, the effective with the far reference, the total, each
-# clock's own front; points matched; cost at the prices of time.
-_WEIGHTS = (0.35, 2.0, 0.2, 0.2, 0.3, 0.15)
 # A clock counts at a price by exp(-relative excess of its best cost over the least / this).
 _CLOSE = 0.01
 # Relative cost that counts as much as a whole hypervolume of the same weight.
@@ -45,111 +46,27 @@ _TOLERANCE = 0.00995
 _LAZY = 96
 
 
-def staircases(first: FloatArray, second: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return each row's points in ascending first objective with the least second one so far.
+class _Weights(NamedTuple):
+    """What each part of the worth counts.
 
-    Args:
-        first: First objective, shape (f, k); +inf pads.
-        second: Second objective, shape (f, k); +inf pads.
+    Attributes:
+        effective: Hypervolume of the front in effective energy.
+        ends: The same with the reference beyond all configurations.
+        total: Hypervolume of the front in total energy.
+        own: Mean hypervolume of each clock's own front.
+        matched: Points of those matched.
+        prices: Cost at the prices of time.
     """
-    order = np.argsort(first, axis=1, kind="stable")
-    ascending = np.take_along_axis(first, order, axis=1)
-    least = np.minimum.accumulate(np.take_along_axis(second, order, axis=1), axis=1)
-    return ascending, least
+
+    effective: float = 0.35
+    ends: float = 2.0
+    total: float = 0.2
+    own: float = 0.2
+    matched: float = 0.3
+    prices: float = 0.15
 
 
-def references(first: FloatArray, second: FloatArray) -> FloatArray:
-    """Return each row's nadir of the non-dominated points plus the margin, shape (f, 2)."""
-    best_first, best_second = first.min(axis=1), second.min(axis=1)
-    # Of several points equally good in one objective, the front holds the best in the other.
-    nadir_second = np.where(first <= best_first[:, None], second, np.inf).min(axis=1)
-    nadir_first = np.where(second <= best_second[:, None], first, np.inf).min(axis=1)
-    margin_first = np.maximum(_MARGIN * (nadir_first - best_first), _LEAST_MARGIN)
-    margin_second = np.maximum(_MARGIN * (nadir_second - best_second), _LEAST_MARGIN)
-    return np.stack([nadir_first + margin_first, nadir_second + margin_second], axis=1)
-
-
-def far_references(first: FloatArray, second: FloatArray) -> FloatArray:
-    """Return each row's worst values plus the margin of the extent, shape (f, 2)."""
-    least, most = (
-        np.stack([edge(first, axis=1), edge(second, axis=1)], axis=1) for edge in (np.min, np.max)
-    )
-    reference: FloatArray = most + _MARGIN * (most - least)
-    return reference
-
-
-def hypervolumes(first: FloatArray, second: FloatArray, reference: FloatArray) -> FloatArray:
-    """Return each row's hypervolume, shape (f,): a sort and a sum.
-
-    Args:
-        first: First objective, shape (f, k); +inf pads.
-        second: Second objective, shape (f, k).
-        reference: Shape (f, 2).
-    """
-    if first.shape[1] == 0:
-        return np.zeros(len(first))
-    limit_first, limit_second = reference[:, :1], reference[:, 1:]
-    ascending, least = staircases(first, second)
-    edges = np.minimum(np.hstack([ascending, limit_first]), limit_first)
-    height = np.maximum(limit_second - least, 0.0)
-    area: FloatArray = (np.diff(edges, axis=1) * height).sum(axis=1)
-    return area
-
-
-@compiled
-def improvements(stairs_first, stairs_second, reference, groups, first, second):  # type: ignore[no-untyped-def]
-    """Return by how much each single point would raise the hypervolume of its front.
-
-    The area between the point and the staircase to its right: the sum over steps of (the step's
-    level - the point's second objective) where positive, times the step's width right of the point.
-
-    Args:
-        stairs_first: First objective of the fronts as `staircases` returns, shape (s, g, k).
-        stairs_second: The least second objective so far, shape (s, g, k).
-        reference: Shape (s, g, 2).
-        groups: Front of each point, shape (m,).
-        first: First objective of the points, shape (s, m).
-        second: Second objective of the points, shape (s, m).
-
-    Returns:
-        Shape (s, m).
-    """
-    num_steps = stairs_first.shape[2]
-    gains = np.zeros(first.shape)
-    for row in range(first.shape[0]):
-        for column in range(first.shape[1]):
-            group = groups[column]
-            limit, level = reference[row, group, 0], reference[row, group, 1]
-            start, own = first[row, column], second[row, column]
-            for step in range(num_steps + 1):
-                # Up to this step the level is that of the one before, at first the reference's.
-                end = limit
-                if step < num_steps:
-                    end = min(stairs_first[row, group, step], limit)
-                if level <= own:
-                    break
-                if end > start:
-                    gains[row, column] += (end - start) * (level - own)
-                    start = end
-                if step < num_steps:
-                    level = min(level, stairs_second[row, group, step])
-    return gains
-
-
-def compressed(first: FloatArray, second: FloatArray) -> Stairs:
-    """Return staircases without the points that do not lower them, padded with +inf at the end."""
-    if first.shape[1] == 0:
-        return first, second
-    lowers = np.ones(second.shape, dtype=bool)
-    lowers[:, 1:] = second[:, 1:] < second[:, :-1]
-    lowers &= np.isfinite(first)
-    width = int(lowers.sum(axis=1).max())
-    order = np.argsort(~lowers, axis=1, kind="stable")[:, :width]
-    kept = np.take_along_axis(lowers, order, axis=1)
-    return (
-        np.where(kept, np.take_along_axis(first, order, axis=1), np.inf),
-        np.where(kept, np.take_along_axis(second, order, axis=1), np.inf),
-    )
+_WEIGHTS = _Weights()
 
 
 class _Fronts:
@@ -200,8 +117,8 @@ class _Fronts:
             *self._stairs,
             self._reference,
             groups,
-            self._first[:, columns],
-            self._second[:, columns],
+            np.ascontiguousarray(self._first[:, columns]),
+            np.ascontiguousarray(self._second[:, columns]),
         )
         share: FloatArray = (gain * self._factor[:, groups]).mean(axis=0)
         return share
@@ -425,9 +342,9 @@ class Acquisition:
         self._fronts: list[_Fronts | _Matches | _Prices] = [
             _Fronts(samples.log_time, energy, groups=groups, held=held, weight=weight)
             for energy, groups, weight in (
-                (samples.log_effective, single, _WEIGHTS[0]),
-                (samples.log_total, single, _WEIGHTS[2]),
-                (samples.log_effective, by_clock, _WEIGHTS[3]),
+                (samples.log_effective, single, _WEIGHTS.effective),
+                (samples.log_total, single, _WEIGHTS.total),
+                (samples.log_effective, by_clock, _WEIGHTS.own),
             )
         ]
         self._fronts.append(
@@ -436,7 +353,7 @@ class Acquisition:
                 samples.log_effective,
                 groups=single,
                 held=held,
-                weight=_WEIGHTS[1],
+                weight=_WEIGHTS.ends,
                 reference_of=far_references,
             )
         )
@@ -446,13 +363,13 @@ class Acquisition:
                 samples.log_effective,
                 groups=by_clock,
                 held=held,
-                weight=_WEIGHTS[4],
+                weight=_WEIGHTS.matched,
             )
         )
-        self._fronts.append(_Prices(samples, groups=by_clock, held=held, weight=_WEIGHTS[5]))
+        self._fronts.append(_Prices(samples, groups=by_clock, held=held, weight=_WEIGHTS.prices))
 
     def choose(self, num_configurations: int) -> tuple[tuple[float, int], ...]:
-        """Return (expected gain in share, position) of the picks, best first. Call it once."""
+        """Return (expected gain in weighted shares, position), best first. Call it once."""
         columns = self._columns
         if len(columns) == 0:
             return ()

@@ -4,18 +4,20 @@ Both are judged by the same values: the surrogate's means over the whole space, 
 that was measured. So nothing more is measured, and the comparison holds as far as the surrogate.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kareus.core.configuration import Configuration
 from kareus.core.measurement import Measurement
 from kareus.core.partition import Partition
-from kareus.search.acquisition import far_references, hypervolumes
 from kareus.search.history import average
+from kareus.search.hypervolume import far_references, hypervolumes
 from kareus.search.space import searchable
 from kareus.search.surrogate import Surrogate
+from kareus.search.threads import one_thread
 
 _LEAST_POINTS = 4
 _NUM_ORDERS = 32
@@ -32,18 +34,23 @@ class Convergence:
     Hypervolumes are of time and effective energy, up to the worst predicted values and a tenth.
 
     Attributes:
-        search: (measurements so far, share) of the search, the baselines' measurements included.
-        random: The same, expected of random picks beside the same baselines; mean of 32 orders.
+        search: (measurements so far, share) of the search, the baselines' measurements included and
+            every repeat counted.
+        random: The same, expected of random picks without repeats beside the same baselines; mean
+            of 32 orders.
+        num_configurations: Configurations measured.
         size: Configurations there are.
     """
 
     search: Trace
     random: Trace
+    num_configurations: int
     size: int
 
 
 def converge(
     partition: Partition,
+    candidates: Iterable[Configuration],
     measurements: Sequence[Measurement],
     *,
     static_power_w: float,
@@ -51,9 +58,13 @@ def converge(
 ) -> Convergence | None:
     """Return how the search of a partition converged; None with fewer than four configurations.
 
+    The surrogate is fitted to the measurements alone, without what other studies tell.
+
     Args:
         partition: The partition.
-        measurements: Its measurements in the order they came, those of the baselines included.
+        candidates: What the study's source can measure of it.
+        measurements: Its measurements with an energy in the order they came, those of the baselines
+            included.
         static_power_w: Static power in watts.
         seed: Of the random orders.
 
@@ -64,12 +75,13 @@ def converge(
     if len(averaged) < _LEAST_POINTS:
         return None
     order = [one.configuration for one in measurements]
-    points = list(dict.fromkeys([*order, *searchable(partition, partition.space())]))
-    options = Surrogate(partition, averaged, static_power_w=static_power_w).options(points)
+    points = list(dict.fromkeys([*order, *searchable(partition, candidates)]))
+    with one_thread():
+        options = Surrogate(partition, averaged, static_power_w=static_power_w).options(points)
     time = np.array([one.time_s for one in options])
     effective = np.array([one.effective_energy_j(static_power_w) for one in options])
     reference = far_references(time[None, :], effective[None, :])
-    whole = hypervolumes(time[None, :], effective[None, :], reference)[0]
+    whole = max(float(hypervolumes(time[None, :], effective[None, :], reference)[0]), 1e-300)
 
     place = {one: number for number, one in enumerate(points)}
     asked = np.array([place[one] for one in order])
@@ -87,5 +99,6 @@ def converge(
     return Convergence(
         search=tuple((int(count), share(asked[None, :count])) for count in counts),
         random=tuple((int(count), share(orders[:, :count])) for count in counts),
+        num_configurations=len(averaged),
         size=len(points),
     )

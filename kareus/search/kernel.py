@@ -1,8 +1,9 @@
 """The covariance of a partition's configurations, and its slopes for the fit; compiled.
 
-Legend: x points, shape (n, 4): clock, SMs, slot, guide.
+Legend: x points, shape (n, 4): clock and SMs (between 0 and 1 over the space), slot (its number),
+guide (about 0 to 1); c clock - 0.5.
 
-    k(x, x') = b0 + b1 c c' + a1 M(clock) + a2 M(SMs, slot) + a3 M(clock, SMs, slot)
+    k(x, x') = 1 + 4 c c' + a1 M(clock) + a2 M(SMs, slot) + a3 M(clock, SMs, slot)
                + a4 M(clock, guide) + a5 [SMs, slot equal]
 
 with M a Matern-5/2 kernel of scaled distance: a trend in the clock, a part that clocks share, a
@@ -18,8 +19,8 @@ import numpy as np
 
 from kareus.compiled import compiled
 
-# Order of the values `covariance` takes: amplitudes a and lengths l per term. A term of amplitude 0
-# is left out.
+# Order of the values `covariance` and `slopes` take: amplitudes a and lengths l per term. The terms
+# a2, a3 and a5 are left out together where a2 is 0, a4 where it is 0.
 PARAMETERS = (
     "a1",
     "l1_clock",

@@ -36,14 +36,16 @@ from kareus.search.smoothing import posterior_means
 from kareus.search.surrogate import PosteriorSamples, Prior, Surrogate
 
 INITIAL_SIZE = 24
-# Batches grow by this many with every 72 measurements: late ones change little by waiting.
+# Batches grow by this many with every 72 measurements from 144 on: late ones change little by
+# waiting.
 _BATCH_SIZE = 8
 _NUM_SAMPLES = 32
 _LEAST_POINTS = 4
-# Repeats compete for the last part of the budget only: before, a new point teaches as much.
+# Repeats compete for the last part of a partition's own budget only: before, a new point teaches as
+# much. Where the whole study has one budget they compete from the first batch.
 _REPEAT_SHARE = 0.25
 _MAX_REPEATS = 4
-# Expected gain (share) below which a repeat is not worth its measurement.
+# Expected gain (weighted shares) below which a repeat is not worth its measurement.
 _LEAST_REPEAT_GAIN = 2e-4
 # Joint samples cost the cube of the number of configurations: about 0.1 s at this one.
 _MAX_JOINT = 1000
@@ -104,7 +106,7 @@ class KareusSearch(BaseSearch):
     """Gaussian processes and expected hypervolume over posterior samples (see `acquisition`).
 
     The budget bounds the total; the initial design has at most 24 configurations and batches are
-    of 8 up to 72 measurements and grow after that, whatever the budget's own split.
+    of 8 up to 143 measurements and grow after that, whatever the budget's own split.
 
     Args:
         partition, candidates, static_power_w, seed, budget: See `BaseSearch`.

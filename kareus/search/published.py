@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from sklearn.ensemble import GradientBoostingRegressor
 
 from kareus.core.configuration import Configuration
-from kareus.search.acquisition import improvements, staircases
 from kareus.search.base import BaseSearch, drawn
 from kareus.search.history import average
+from kareus.search.hypervolume import improvements, staircases
 from kareus.search.space import Encoding
 
 FloatArray = NDArray[np.float64]

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from kareus.core.measurement import SourceKind
 from kareus.core.partition import Partition
-from kareus.core.pipeline import build_pipeline
 from kareus.core.workload import Workload
 from kareus.errors import ConfigError, KareusError
 from kareus.profiling.machine import adapt_workload
@@ -16,7 +15,7 @@ from kareus.search.budget import BudgetKind, minimum_measurements, parse_budget,
 from kareus.search.kind import SearchKind
 from kareus.service.views import Assessment, Uncertainty
 from kareus.store import DatasetRecord
-from kareus.study.documents import WORKLOAD
+from kareus.study.documents import WORKLOAD, pipeline_of
 from kareus.study.request import StudyRequest
 from kareus.study.sources import calibration_of, gpu_resources, make_simulator
 from kareus.workload.build import Finding, Severity, check_workload
@@ -179,12 +178,7 @@ def _check_request(request: StudyRequest, workload: Workload | None) -> list[Fin
         found.append(_error("transfer", "starting from other studies needs search 'kareus'"))
     if workload is not None:
         try:
-            build_pipeline(
-                request.order,
-                workload.parallelism.pp,
-                workload.num_microbatches,
-                num_chunks=request.num_chunks,
-            )
+            pipeline_of(request, workload)
         except ConfigError as error:
             found.append(_error("order", str(error)))
     return found

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 from kareus.compose.selection import Preference, select_plan
-from kareus.core.pipeline import Pipeline, build_pipeline
 from kareus.core.plan import Method, Plan
 from kareus.core.timeline import TimelineRow, build_timeline
 from kareus.core.workload import Workload
@@ -16,7 +15,7 @@ from kareus.service.base import Base
 from kareus.service.views import PlanSummary
 from kareus.store import PlanSummary as StoredSummary
 from kareus.store import StudyRecord
-from kareus.study.documents import request_of, workload_of
+from kareus.study.documents import pipeline_of, request_of, workload_of
 
 
 class PlanUseCases(Base):
@@ -105,11 +104,16 @@ class PlanUseCases(Base):
         )
 
     def timeline(self, ref: str, method: Method, number: int) -> tuple[TimelineRow, ...]:
-        """Return the planned timeline of a plan, instruction by instruction."""
+        """Return the planned timeline of a plan, instruction by instruction.
+
+        Raises:
+            NotFoundError: There is no such study or plan.
+        """
         record = self.store.find_study(ref)
         workload = workload_of(record)
         plan = self.store.load_plan(record.id, method, number)
-        return build_timeline(plan, _pipeline(record), static_power_w=workload.gpu.static_power_w)
+        pipeline = pipeline_of(request_of(record), workload)
+        return build_timeline(plan, pipeline, static_power_w=workload.gpu.static_power_w)
 
     def export(self, ref: str, number: int, *, method: Method, out: Path) -> Path:
         """Write a plan's schedule bundle: a folder, or a .zip by its name.
@@ -122,7 +126,11 @@ class PlanUseCases(Base):
         return write_bundle(out, schedule, cost_change_j=cost_change_j)
 
     def bundle(self, ref: str, number: int, *, method: Method) -> tuple[str, bytes]:
-        """Return a plan's schedule bundle as a file name and the content of a .zip."""
+        """Return a plan's schedule bundle as a file name and the content of a .zip.
+
+        Raises:
+            NotFoundError: There is no such study or plan.
+        """
         schedule, cost_change_j = self._schedule(ref, number, method)
         study = self.store.find_study(ref).id
         name = f"{study}-{method.value}-plan-{number}.zip"
@@ -141,7 +149,7 @@ class PlanUseCases(Base):
         _, uncertainty = choosing.trust(request, workload) if record.extrapolated else (False, None)
         schedule = build_schedule(
             plan,
-            _pipeline(record),
+            pipeline_of(request, workload),
             workload,
             study=record.id,
             source=record.source,
@@ -152,17 +160,6 @@ class PlanUseCases(Base):
         )
         change_j = plan.effective_energy_j - slower[0].effective_energy_j if slower else 0.0
         return schedule, change_j
-
-
-def _pipeline(record: StudyRecord) -> Pipeline:
-    """The pipeline a study's plans belong to."""
-    request, workload = request_of(record), workload_of(record)
-    return build_pipeline(
-        request.order,
-        workload.parallelism.pp,
-        workload.num_microbatches,
-        num_chunks=request.num_chunks,
-    )
 
 
 def _plan_summary(plan: StoredSummary, workload: Workload) -> PlanSummary:

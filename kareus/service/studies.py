@@ -1,11 +1,12 @@
 """Use cases about studies: assess, start, plan again, list, delete."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from kareus.compose.limits import Constraints, check_constraints
+from kareus.core.configuration import Configuration
 from kareus.core.measurement import FailedMeasurement, Measurement, SourceKind
 from kareus.core.plan import Method
 from kareus.core.workload import Gpu, Model, Workload
@@ -25,7 +26,7 @@ from kareus.store import JobRecord, PartitionProgress, Progress, StudyRecord
 from kareus.study.documents import request_of, study_document, workload_of
 from kareus.study.request import StudyRequest
 from kareus.study.result import StudyResult
-from kareus.study.sources import gpu_resources
+from kareus.study.sources import gpu_resources, make_source
 from kareus.study.transfer import find_donors
 from kareus.workload.build import Finding, Severity
 from kareus.workload.gpus import GPUS, load_gpu
@@ -35,6 +36,8 @@ from kareus.workload.partitions import build_partitions
 _JOB_KIND = "study"
 # Under which key the comparison figures have what Kareus gains.
 _OURS = Method.KAREUS.value
+# Findings that are not kept with a study: said elsewhere.
+_NOT_KEPT = ("budget", "transfer")
 
 
 class StudyUseCases(Base):
@@ -88,8 +91,7 @@ class StudyUseCases(Base):
             ConfigError: The request has an error; nothing is stored then.
         """
         study = self._create(request)
-        job = self.manager.submit(_JOB_KIND, study=study, resources=self._resources(study))
-        return JobHandle(job=job.id, study=study)
+        return self._submitted(study, self._resources(study))
 
     def run(
         self, request: StudyRequest, *, on_progress: Callable[[Progress], None] | None = None
@@ -142,9 +144,9 @@ class StudyUseCases(Base):
 
         Raises:
             NotFoundError: There is no such study, or it is not done.
+            ConfigError: A constraint is no sensible one, or there is none.
         """
-        study = self._create_constrained(ref, constraints, name)
-        return JobHandle(job=self.manager.submit(_JOB_KIND, study=study).id, study=study)
+        return self._submitted(self._create_constrained(ref, constraints, name))
 
     def _create_constrained(self, ref: str, constraints: Constraints, name: str | None) -> str:
         """A study with another's measurements and these constraints, not planned yet."""
@@ -222,6 +224,8 @@ class StudyUseCases(Base):
     def delete_study(self, ref: str) -> None:
         """Delete a study with its measurements and plans.
 
+        One that starts from it and is not finished can no longer be resumed.
+
         Raises:
             NotFoundError: There is none.
             JobError: A job is working on it.
@@ -254,24 +258,34 @@ class StudyUseCases(Base):
     def convergence(self, ref: str, partition: str) -> Convergence | None:
         """Return how the search of a partition converged, beside random picks.
 
-        None where it was not searched, or hardly anything of it is measured yet.
+        None where it is not searched, hardly anything of it is measured yet, or its records are
+        gone.
 
         Raises:
             NotFoundError: There is no such study or partition.
         """
         record = self.store.find_study(ref)
-        workload = workload_of(record)
+        request, workload = request_of(record), workload_of(record)
         partitions = build_partitions(workload)
         if partition not in partitions:
             raise NotFoundError(
                 f"study {record.id} has no partition {partition!r}: choose one of "
                 f"{', '.join(partitions)}"
             )
-        if not partitions[partition].searched:
+        one = partitions[partition]
+        if not one.searched:
             return None
+        candidates: Iterable[Configuration] = one.space()
+        if request.source is SourceKind.REPLAY:
+            try:
+                candidates = make_source(request, workload, partitions, self.store).space(one)
+            except KareusError:
+                return None
+        measured = self.measurements(record.id, partition)
         return converge(
-            partitions[partition],
-            self.measurements(record.id, partition),
+            one,
+            candidates,
+            [result for result in measured if result.energy_j is not None],
             static_power_w=workload.gpu.static_power_w,
         )
 
@@ -282,8 +296,10 @@ class StudyUseCases(Base):
             raise ConfigError(assessment.findings[0].message)
         workload = assessment.workload
         request = _with_absolute_paths(request)
+        notes = [one.message for one in assessment.findings if one.field not in _NOT_KEPT]
         if request.transfer:
             request = replace(request, donors=self._donors(request, workload))
+            notes.append(_donor_finding(request.donors, request, workload).message)
         words = _short_words(workload)
         record = self.store.create_study(
             request.name or words,
@@ -291,10 +307,19 @@ class StudyUseCases(Base):
             source=request.source,
             words=words,
             extrapolated=assessment.extrapolated,
-            notes=[finding.message for finding in assessment.findings if finding.field != "budget"],
+            notes=notes,
             versions=doctor.versions(),
         )
         return record.id
+
+    def _submitted(self, study: str, resources: tuple[str, ...] = ()) -> JobHandle:
+        """Start a new study's job; without one the study is not kept."""
+        try:
+            job = self.manager.submit(_JOB_KIND, study=study, resources=resources)
+        except KareusError:
+            self.store.delete_study(study)
+            raise
+        return JobHandle(job=job.id, study=study)
 
     def _donors(self, request: StudyRequest, workload: Workload) -> tuple[str, ...]:
         """The studies that one of this request would start from."""
@@ -338,7 +363,7 @@ def _donor_finding(donors: tuple[str, ...], request: StudyRequest, workload: Wor
             field="transfer",
             severity=Severity.ERROR,
             message=f"no finished {request.source.value} study on {workload.gpu.name} to start "
-            "from: run without --transfer first",
+            "from: finish one first",
         )
     return Finding(
         field="transfer",

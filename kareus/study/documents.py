@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from kareus.core.pipeline import Pipeline, build_pipeline
 from kareus.core.workload import Workload
 from kareus.store import StudyRecord
 from kareus.study.request import StudyRequest
@@ -28,6 +29,20 @@ def request_of(record: StudyRecord) -> StudyRequest:
     """Return the request a study was made with."""
     document = {key: value for key, value in record.request.items() if key != "workload"}
     return REQUEST.validate_python(document)
+
+
+def pipeline_of(request: StudyRequest, workload: Workload) -> Pipeline:
+    """Return the pipeline of a study's plans.
+
+    Raises:
+        ConfigError: The order does not go with the stages, microbatches or chunks.
+    """
+    return build_pipeline(
+        request.order,
+        workload.parallelism.pp,
+        workload.num_microbatches,
+        num_chunks=request.num_chunks,
+    )
 
 
 def workload_of(record: StudyRecord) -> Workload:

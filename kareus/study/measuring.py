@@ -8,8 +8,6 @@ same order again and goes on where it was.
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from threadpoolctl import threadpool_limits
-
 from kareus.core.configuration import Configuration
 from kareus.core.measurement import (
     FailedMeasurement,
@@ -26,15 +24,13 @@ from kareus.search.kind import SearchKind
 from kareus.search.loop import PartitionSearch, make_search
 from kareus.search.smoothing import posterior_means
 from kareus.search.surrogate import Prior
+from kareus.search.threads import one_thread
 from kareus.store import PartitionProgress, Phase, Progress, SearchRecord, Store
 
 Result = Measurement | FailedMeasurement
 
 # Units that recorded measurements may lack: the composition counts without them and says so.
 _DISPENSABLE = (Execution.LEAD, Execution.TRAIL)
-# The searches' matrices are small: threads of the linear algebra only wait for one another (on two
-# cores a study took 25 times as long).
-_ONE_BLAS_THREAD = {"limits": 1, "user_api": "blas"}
 
 
 class Recorder:
@@ -185,7 +181,7 @@ class Measuring:
             MeasurementError: A partition has no usable measurement.
         """
         self._report()
-        with threadpool_limits(**_ONE_BLAS_THREAD):
+        with one_thread():
             for name, partition in self._partitions.items():
                 self._measure_baselines(name, partition)
                 if self._budget.kind is not BudgetKind.NUMBER and name in self._searches:
@@ -197,7 +193,7 @@ class Measuring:
 
     def run_baselines(self) -> dict[str, tuple[PartitionOption, ...]]:
         """Measure only what the baselines need and return each partition's options."""
-        with threadpool_limits(**_ONE_BLAS_THREAD):
+        with one_thread():
             for name, partition in self._partitions.items():
                 self._measure_baselines(name, partition)
             return {name: self._options(name) for name in self._partitions}

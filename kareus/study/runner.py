@@ -15,7 +15,7 @@ from kareus.compose.constraints import compose_by_clock, solve_constrained
 from kareus.compose.limits import Constraints
 from kareus.core.measurement import PartitionOption
 from kareus.core.partition import Direction, Partition
-from kareus.core.pipeline import InstructionRecipe, Pipeline, build_pipeline
+from kareus.core.pipeline import InstructionRecipe, Pipeline
 from kareus.core.plan import Method, Plan
 from kareus.core.workload import Workload
 from kareus.errors import ConfigError, InfeasibleError, KareusError, MeasurementError
@@ -23,6 +23,7 @@ from kareus.report.comparison import compare_frontiers
 from kareus.search.budget import parse_budget
 from kareus.search.kind import SearchKind
 from kareus.store import Phase, Progress, SearchRecord, Store
+from kareus.study.documents import pipeline_of
 from kareus.study.measuring import Measuring, Recorder
 from kareus.study.request import StudyRequest
 from kareus.study.result import StudyResult
@@ -107,12 +108,7 @@ def run_study(
     ]
     notes += composed[0].notes.sentences()
     notes += (f"{method} is left out: {why}" for method, why in composed[0].unavailable.items())
-    pipeline = build_pipeline(
-        request.order,
-        workload.parallelism.pp,
-        workload.num_microbatches,
-        num_chunks=request.num_chunks,
-    )
+    pipeline = pipeline_of(request, workload)
     context.progress(_in_phase(last, Phase.SOLVING))
     if request.constraints is None:
         frontiers = join_frontiers(

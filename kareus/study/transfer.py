@@ -11,6 +11,7 @@ from kareus.core.partition import Partition
 from kareus.core.workload import Workload
 from kareus.errors import ConfigError, NotFoundError
 from kareus.search.surrogate import Prior
+from kareus.search.threads import one_thread
 from kareus.search.transfer import LEAST_MEASURED, Donor, TransferPrior
 from kareus.store import Store, StudyRecord, StudyState
 from kareus.study.documents import request_of, workload_of
@@ -55,7 +56,9 @@ def load_priors(
     """Return a prior per searched partition that the request's donors measured.
 
     Raises:
-        ConfigError: The request is to start from other studies and has none, or one is gone.
+        ConfigError: The request is to start from other studies and has none, one is gone, or they
+            measured too little.
+        MeasurementError: A donor's measurements cannot be used.
     """
     if not request.transfer:
         return {}
@@ -82,11 +85,14 @@ def load_priors(
                     static_power_w=workload.gpu.static_power_w,
                 )
                 donors.setdefault(name, []).append(donor)
-    return {
-        name: TransferPrior(partitions[name], found)
-        for name, found in donors.items()
-        if partitions[name].searched
-    }
+    wanted = {name: found for name, found in donors.items() if partitions[name].searched}
+    if not wanted:
+        raise ConfigError(
+            f"{', '.join(request.donors)} measured too little to start from: run it without "
+            "--transfer"
+        )
+    with one_thread():
+        return {name: TransferPrior(partitions[name], found) for name, found in wanted.items()}
 
 
 def _searched(workload: Workload) -> set[str]:

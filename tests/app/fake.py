@@ -409,6 +409,7 @@ class FakeService(FakeExplorations, FakeTraining, FakeTrust):
         return Convergence(
             search=((36, 0.8), (120, 0.991), (224, 0.999)),
             random=((36, 0.8), (120, 0.9), (224, 0.95)),
+            num_configurations=220,
             size=720,
         )
 

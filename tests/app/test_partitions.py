@@ -42,19 +42,20 @@ def test_a_study_without_measurements_says_so(
     assert "has measured nothing yet" in page.error[0].value
 
 
-def test_a_partition_that_was_not_searched_says_so(
+def test_too_little_to_compare_is_said(
     fake: FakeService, open_page: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.add_study("s1")
     monkeypatch.setattr(fake, "convergence", lambda study, partition: None)
     page = open_page("partitions", study="s1")
-    assert "There is no search to show" in words(page)
+    assert "There is nothing to compare yet" in words(page)
 
 
 def test_everything_measured_leaves_nothing_to_find(
     fake: FakeService, open_page: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.add_study("s1")
-    whole = Convergence(search=((36, 0.8), (720, 1.0)), random=((36, 0.8), (720, 1.0)), size=720)
+    trace = ((36, 0.8), (720, 1.0))
+    whole = Convergence(search=trace, random=trace, num_configurations=720, size=720)
     monkeypatch.setattr(fake, "convergence", lambda study, partition: whole)
-    assert "Everything there is was measured." in words(open_page("partitions", study="s1"))
+    assert "there was nothing to search for" in words(open_page("partitions", study="s1"))

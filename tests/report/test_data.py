@@ -235,7 +235,8 @@ def test_partition_points_without_collective_or_rows():
 
 def test_convergence_and_parity_and_studies():
     frame = data.convergence_frame({"Kareus": [(24, 1.0), (48, 2.0)], "Random": []})
-    assert list(frame["share"]) == [0.5, 1.0]
+    assert list(frame["hypervolume"]) == [1.0, 2.0]
+    assert list(frame["series"]) == ["Kareus", "Kareus"]
     point = data.ParityPoint(
         label="x",
         method="nanobatching_perseus",

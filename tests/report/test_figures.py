@@ -207,7 +207,6 @@ def test_the_other_charts_compile(palette):
     )
     charts = [
         figures.split_figure(split, palette=palette),
-        figures.sparkline_figure(trace[trace["series"] == "Kareus"], palette=palette),
         figures.convergence_figure(trace, palette=palette),
         figures.partition_figure(points, palette=palette, selected=points["point_id"][0]),
         figures.partition_figure(points, palette=palette, energy="dynamic_energy_j"),

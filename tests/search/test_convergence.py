@@ -28,9 +28,10 @@ def _measured(num_measurements: int):
 
 def test_both_shares_rise_and_the_search_is_ahead_of_random_picks():
     space, found = _measured(48)
-    result = converge(space.partition, found, static_power_w=STATIC_POWER_W)
+    result = converge(space.partition, space.truth, found, static_power_w=STATIC_POWER_W)
     assert result is not None
     assert result.size == len(space.truth)
+    assert result.num_configurations == len({one.configuration for one in found})
     for trace in (result.search, result.random):
         assert [count for count, _ in trace] == sorted({count for count, _ in trace})
         assert trace[-1][0] == len(found)
@@ -44,7 +45,7 @@ def test_both_shares_rise_and_the_search_is_ahead_of_random_picks():
 def test_everything_measured_is_the_whole_for_both():
     space = small_space()
     found = [space.measure(one, 0) for one in space.truth]
-    result = converge(space.partition, found, static_power_w=STATIC_POWER_W)
+    result = converge(space.partition, space.truth, found, static_power_w=STATIC_POWER_W)
     assert result is not None
     assert result.search[-1][1] == pytest.approx(1.0)
     assert result.random[-1][1] == pytest.approx(1.0)
@@ -52,4 +53,4 @@ def test_everything_measured_is_the_whole_for_both():
 
 def test_too_little_measured_is_no_convergence():
     space, found = _measured(24)
-    assert converge(space.partition, found[:3], static_power_w=STATIC_POWER_W) is None
+    assert converge(space.partition, space.truth, found[:3], static_power_w=STATIC_POWER_W) is None

@@ -234,5 +234,5 @@ def test_transfer_starts_from_a_finished_study_and_says_so(finished: Finished) -
 
 
 def test_transfer_without_a_donor_is_refused(service: Service) -> None:
-    with pytest.raises(ConfigError, match="--transfer"):
+    with pytest.raises(ConfigError, match="to start from: finish one first"):
         service.run(StudyRequest(settings=SETTINGS, budget="64", transfer=True))
