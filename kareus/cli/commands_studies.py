@@ -343,12 +343,23 @@ def replan(service: Service, study: str, name: str | None, as_json: bool, **give
 def _per_stage(
     given: Sequence[tuple[int | None, tuple[int, ...]]], num_stages: int
 ) -> dict[int, tuple[int, ...]]:
-    """Values by stage; what names no stage holds for all."""
-    values: dict[int, tuple[int, ...]] = {}
+    """Values by stage; what names no stage holds for those that nothing names.
+
+    Raises:
+        ConfigError: Several were given for one stage, or for all.
+    """
+    named: dict[int | None, tuple[int, ...]] = {}
     for stage, numbers in given:
-        for one in range(num_stages) if stage is None else (stage,):
-            values[one] = numbers
-    return values
+        if stage in named:
+            where = "all stages" if stage is None else f"stage {stage}"
+            raise ConfigError(
+                f"{','.join(map(str, numbers))}: {where} has {','.join(map(str, named[stage]))} "
+                "already; give one list of clocks for it"
+            )
+        named[stage] = numbers
+    everywhere = named.pop(None, None)
+    values = {} if everywhere is None else dict.fromkeys(range(num_stages), everywhere)
+    return values | {stage: numbers for stage, numbers in named.items() if stage is not None}
 
 
 def _one_per_stage(

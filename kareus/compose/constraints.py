@@ -136,6 +136,8 @@ def solve_constrained(
     wanted = _deadlines(
         pipeline, options, constraints, relaxation, held_power_w, budget_j, cap_w, gpus_per_stage
     )
+    # Beyond the most frugal time only power falls further; plans there are for a cap only.
+    slow = cap_w is not None and bool(wanted) and max(wanted) > relaxation.frugal_s
     if constraints.max_clocks_per_stage is not None:
         plans = plans_with_few_clocks(
             pipeline,
@@ -145,9 +147,9 @@ def solve_constrained(
             method,
             _on_grid(wanted),
             num_plans,
+            beyond_frugal=slow,
         )
-    elif cap_w is not None and wanted and max(wanted) > relaxation.frugal_s:
-        # Beyond the most frugal time only power falls further; keep those plans, too.
+    elif slow:
         plans = _slow_plans(problem, held_power_w, method, wanted, num_plans)
     else:
         plans = solve_iteration(
@@ -158,13 +160,16 @@ def solve_constrained(
             num_plans=num_plans,
             extra_deadlines_s=wanted,
         )
-    recommended = select_plan(
-        plans,
-        deadline_s=constraints.deadline_s,
-        energy_budget_j=budget_j,
-        power_cap_w=cap_w,
-        preference=None if constraints.limited else Preference.KNEE,
-    )
+    try:
+        recommended = select_plan(
+            plans,
+            deadline_s=constraints.deadline_s,
+            energy_budget_j=budget_j,
+            power_cap_w=cap_w,
+            preference=None if constraints.limited else Preference.KNEE,
+        )
+    except InfeasibleError as error:
+        raise InfeasibleError(_why_none(plans, constraints, gpus_per_stage)) from error
     return ConstrainedPlans(
         plans=plans_within(
             plans, deadline_s=constraints.deadline_s, energy_budget_j=budget_j, power_cap_w=cap_w
@@ -319,6 +324,28 @@ def _deadlines(
                 f"which needs {energy * gpus_per_stage:.6g} J; relax one of them"
             )
     return [time for time in wanted if deadline is None or time <= deadline]
+
+
+def _why_none(plans: Sequence[Plan], constraints: Constraints, gpus_per_stage: int) -> str:
+    """What the plans found come to, where none keeps to limits that the relaxation can meet."""
+    names = [rule for rule, _ in _structural(constraints)]
+    if constraints.max_clocks_per_stage is not None:
+        names.append(f"at most {constraints.max_clocks_per_stage} clocks per stage")
+    for name, limit, unit in (
+        ("deadline", constraints.deadline_s, "s"),
+        ("energy budget", constraints.energy_budget_j, "J"),
+        ("power cap", constraints.power_cap_w, "W"),
+    ):
+        if limit is not None:
+            names.append(f"{name} {limit:.6g} {unit}")
+    fastest = min(plan.iteration_time_s for plan in plans)
+    least = min(plan.pipeline_energy_j for plan in plans) * gpus_per_stage
+    gentlest = min(plan.average_power_w for plan in plans) * gpus_per_stage
+    return (
+        f"no plan was found within {' and '.join(names)}: the fastest takes {fastest:.6g} s, the "
+        f"most frugal {least:.6g} J, the gentlest {gentlest:.6g} W (all GPUs of the job); relax "
+        "one of them"
+    )
 
 
 def _structural(constraints: Constraints) -> list[tuple[str, Constraints]]:

@@ -57,10 +57,14 @@ def plans_with_few_clocks(
     method: Method,
     deadlines: Ints,
     num_plans: int,
+    *,
+    beyond_frugal: bool = False,
 ) -> tuple[Plan, ...]:
     """Plans in which no stage uses more than `most` distinct clocks.
 
-    Bounds are those of the relaxation without this constraint, so gaps include its price.
+    With `beyond_frugal` also slower ones than the most frugal, where only power falls further: then
+    they are non-dominated in time and average power instead of time and energy. Bounds are those of
+    the relaxation without this constraint, so gaps include its price.
     """
     problem = build_problem(pipeline, merge_clocks(allowed))
     relaxation = relax(
@@ -68,6 +72,7 @@ def plans_with_few_clocks(
         held_power_w=held_power_w,
         num_deadlines=num_plans,
         extra_deadlines=deadlines,
+        beyond_frugal=beyond_frugal,
     )
     plans: list[Plan] = []
     for k in range(len(relaxation.deadlines)):
@@ -95,7 +100,13 @@ def plans_with_few_clocks(
             prices = own.node_prices_w[0]
         assert best is not None
         plans.append(best)
-    return numbered(plans, [(p.iteration_time_s, p.pipeline_energy_j) for p in plans])
+    return numbered(
+        plans,
+        [
+            (p.iteration_time_s, p.average_power_w if beyond_frugal else p.pipeline_energy_j)
+            for p in plans
+        ],
+    )
 
 
 def _better(plan: Plan, other: Plan) -> bool:

@@ -6,6 +6,10 @@ from dataclasses import dataclass, field
 
 from kareus.errors import ConfigError
 
+# A stage this much slower is broken, not straggling; the time grid's whole numbers end far beyond.
+_MOST_SLOWDOWN_PCT = 1000
+_LONGEST_S = 1e5
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Straggler:
@@ -70,9 +74,10 @@ def check_constraints(constraints: Constraints, num_stages: int) -> None:
     straggler = constraints.straggler
     if straggler is not None:
         stages.append(straggler.stage)
-        if not (math.isfinite(straggler.slowdown_pct) and straggler.slowdown_pct >= 0):
+        if not 0 <= straggler.slowdown_pct <= _MOST_SLOWDOWN_PCT:
             raise ConfigError(
-                f"straggler slowdown {straggler.slowdown_pct} %: must be finite and not negative"
+                f"straggler slowdown {straggler.slowdown_pct:g} %: must be finite, 0 to "
+                f"{_MOST_SLOWDOWN_PCT}"
             )
     for stage in stages:
         if not 0 <= stage < num_stages:
@@ -87,3 +92,8 @@ def check_constraints(constraints: Constraints, num_stages: int) -> None:
     ):
         if limit is not None and not (math.isfinite(limit) and limit > 0):
             raise ConfigError(f"{name} {limit} {unit}: must be a positive number")
+    if constraints.deadline_s is not None and constraints.deadline_s > _LONGEST_S:
+        raise ConfigError(
+            f"deadline {constraints.deadline_s:g} s is longer than any iteration: give at most "
+            f"{_LONGEST_S:g} s"
+        )

@@ -22,6 +22,10 @@ _INITIAL_SHARE = 1 / 3
 _BATCH_SIZE = 8
 
 
+# More measurements than this many digits say no study has room for.
+_MOST_DIGITS = 12
+
+
 class BudgetKind(StrEnum):
     """Named budgets, and `number` for a count of the whole study."""
 
@@ -58,11 +62,12 @@ def parse_budget(text: str) -> Budget:
     for kind in named:
         if word == kind.value:
             return Budget(kind=kind)
-    if word.isascii() and word.isdigit() and int(word) > 0:
+    if word.isascii() and word.isdigit() and len(word) <= _MOST_DIGITS and int(word) > 0:
         return Budget(kind=BudgetKind.NUMBER, num_measurements=int(word))
+    shown = text if len(text) <= 40 else f"{text[:40]}..."
     raise ConfigError(
-        f"budget {text!r} is neither {', '.join(kind.value for kind in named)} nor a positive "
-        "number of measurements"
+        f"budget {shown!r} is neither {', '.join(kind.value for kind in named)} nor a positive "
+        f"number of measurements of at most {_MOST_DIGITS} digits"
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kareus.core.measurement import SourceKind
 from kareus.core.partition import Partition
+from kareus.core.pipeline import PipelineOrder
 from kareus.core.workload import Workload
 from kareus.errors import ConfigError, KareusError
 from kareus.profiling.machine import adapt_workload
@@ -176,6 +177,15 @@ def _check_request(request: StudyRequest, workload: Workload | None) -> list[Fin
             found.append(_error("source", str(error)))
     if request.transfer and request.search != SearchKind.KAREUS.value:
         found.append(_error("transfer", "starting from other studies needs search 'kareus'"))
+    interleaved = request.order is PipelineOrder.INTERLEAVED and request.num_chunks > 1
+    if interleaved and request.settings.stage_layers is not None:
+        found.append(
+            _error(
+                "stage_layers",
+                "layers are split evenly over the model chunks of an interleaved order: leave out "
+                "--stage-layers, or give --chunks 1",
+            )
+        )
     if workload is not None:
         try:
             pipeline_of(request, workload)

@@ -163,7 +163,14 @@ class StudyUseCases(Base):
                 "power cap, clocks, a straggler or a number of clocks"
             )
         check_constraints(constraints, workload_of(record).parallelism.pp)
-        request = replace(request_of(record), constraints=constraints, name=name)
+        before = request_of(record)
+        if before.constraints is not None:
+            raise ConfigError(
+                f"study {record.id} is planned under constraints already "
+                f"({constraint_words(before.constraints)}): plan the study it was made from again, "
+                "with all constraints"
+            )
+        request = replace(before, constraints=constraints, name=name)
         words = f"{_short_words(workload_of(record))}-constrained"
         study = self.store.create_study(
             name or f"{record.name}, constrained",

@@ -120,9 +120,10 @@ def run_study(
             ]
         )
     else:
-        frontiers = _solve_within(
+        frontiers, refused = _solve_within(
             request.constraints, pipeline, recipes, partitions, options, request, workload
         )
+        notes += refused
     compare = _save(store, study, frontiers, notes)
     for search in store.searches(study):
         store.save_search(
@@ -148,15 +149,17 @@ def _solve_within(
     options: Mapping[str, Sequence[PartitionOption]],
     request: StudyRequest,
     workload: Workload,
-) -> dict[Method, tuple[Plan, ...]]:
-    """Every method's frontier within constraints; one that cannot keep to them has none.
+) -> tuple[dict[Method, tuple[Plan, ...]], list[str]]:
+    """Every method's frontier within constraints, and why those that have none have none.
+
+    Megatron-LM has none: it runs everything at one clock as it is, whatever the constraints.
 
     Raises:
         InfeasibleError: Kareus cannot keep to them; the message names those that clash.
     """
     static_power_w = workload.gpu.static_power_w
     found: list[dict[Method, tuple[Plan, ...]]] = []
-    refusal: KareusError | None = None
+    refusals: dict[Method, KareusError] = {}
     for method in (Method.PERSEUS, Method.NANOBATCHING_PERSEUS, Method.KAREUS):
         for executions in kareus_executions(workload.recompute):
             try:
@@ -177,13 +180,15 @@ def _solve_within(
                     num_plans=request.num_plans,
                 ).plans
             except (InfeasibleError, MeasurementError) as error:
-                refusal = error
+                refusals[method] = error
             else:
                 found.append({method: plans})
-    if not any(Method.KAREUS in each for each in found):
-        assert refusal is not None, "Kareus either has plans or was refused"
-        raise refusal
-    return join_frontiers(found)
+    frontiers = join_frontiers(found) if found else {}
+    if Method.KAREUS not in frontiers:
+        raise refusals[Method.KAREUS]
+    notes = [f"{one} is left out: {why}" for one, why in refusals.items() if one not in frontiers]
+    notes.append(f"{Method.MEGATRON} is left out: it does not choose clocks, so it has one plan")
+    return frontiers, notes
 
 
 def virtual_stages(workload: Workload, num_chunks: int) -> Workload:

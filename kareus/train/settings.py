@@ -110,6 +110,7 @@ class TrainingSettings:
             ("clip_norm", 0),
             ("trace_every", 0),
             ("threads", 0),
+            ("seed", 0),
         ):
             if not getattr(self, name) >= lowest:
                 raise ConfigError(f"{name} = {getattr(self, name)}: use {lowest} or more")

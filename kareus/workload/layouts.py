@@ -75,6 +75,8 @@ def enumerate_candidates(
             raise ConfigError(f"{name} = {value!r} is not a whole number: give 1 or more")
     if model is None:
         model = load_model(base.model)
+    # Once each.
+    cps, microbatch_sizes = tuple(dict.fromkeys(cps)), tuple(dict.fromkeys(microbatch_sizes))
     candidates = []
     degrees = itertools.product(range(1, MAX_TP + 1), cps, range(1, model.num_layers + 1))
     for tp, cp, pp in degrees:

@@ -133,6 +133,18 @@ BAD_INPUT = {
     "impossible temperature": (("optimize", *WORKLOAD, "--temperature", "500"), "500"),
     "chunks without an order": (("optimize", *WORKLOAD, "--chunks", "2"), "num_chunks = 2"),
     "replay of nothing": (("optimize", *WORKLOAD, "--source", "replay"), "--measurements"),
+    "endless budget": (("optimize", *WORKLOAD, "--budget", "9" * 5000), "at most 12 digits"),
+    "layers of chunks": (
+        (
+            "optimize",
+            *WORKLOAD,
+            "--order",
+            "interleaved-1f1b",
+            "--chunks",
+            "2",
+        ),
+        "--stage-layers",
+    ),
     "unknown study": (("show", "nope"), "nope"),
     "unknown method": (("frontier", "x", "--method", "magic"), "magic"),
     "unknown option": (("optimize", "--modell", "tiny"), "--modell"),
@@ -194,3 +206,38 @@ def test_every_command_has_help_and_it_names_units(run: Run) -> None:
         assert run(command, "--help").code == 0
     assert "(s)" in run("export", "--help").out
     assert "(J)" in run("export", "--help").out
+
+
+@pytest.mark.parametrize(
+    ("constraints", "words"),
+    [
+        (("--straggler", "0:1e9"), "0 to 1000"),
+        (("--deadline", "1e18"), "longer than any iteration"),
+        (("--clocks", "0:900", "--clocks", "0:1200"), "stage 0 has 900 already"),
+    ],
+)
+def test_constraints_that_make_no_sense_are_refused(
+    studied: tuple[Path, str], run: Run, constraints: tuple[str, ...], words: str
+) -> None:
+    database, study = studied
+    outcome = run("replan", study, *constraints, "--db", database)
+    assert outcome.code == 2
+    assert words in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+def test_a_cap_beyond_the_most_frugal_time_is_met_with_one_clock_too(
+    studied: tuple[Path, str], run: Run
+) -> None:
+    database, study = studied
+    options = ("--power-cap", "2800", "--max-clocks", "1")
+    planned = run("replan", study, *options, "--db", database, "--json").json["study"]
+    plans = run("frontier", planned, "--db", database, "--json").json["plans"]
+    assert plans
+    for plan in plans:
+        assert plan["average_power_w"] <= 2800 * (1 + 1e-9)
+    notes = run("show", planned, "--db", database, "--json").json["notes"]
+    assert any(note.startswith("megatron is left out") for note in notes)
+    again = run("replan", planned, "--deadline", "50", "--db", database)
+    assert again.code == 2
+    assert "planned under constraints already" in again.err
