@@ -147,7 +147,7 @@ def _sentence(job: JobView) -> str:
     if job.finished and _orphaned(job):
         return f"{_ended(job)}; what it worked on has been deleted"
     if not job.finished and job.state == "queued":
-        return job.message or "Waiting for a job before it"
+        return job.message or "Waiting to start"
     if job.exploration is not None:
         return _exploration_sentence(job)
     if job.state == "done":

@@ -153,6 +153,8 @@ def _print_exploration(view: ExplorationView, as_json: bool) -> None:
             for point in result.frontier
         ],
     )
+    if any(result.layouts[point.layout].dp > 1 for point in result.frontier):
+        click.echo("Reducing gradients over data-parallel replicas is not counted.")
 
 
 COMMANDS = (explore,)

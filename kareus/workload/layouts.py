@@ -72,7 +72,7 @@ def enumerate_candidates(
     )
     for name, value in degrees_and_sizes:
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigError(f"{name} = {value!r} is not a whole number: give 1 or more")
+            raise ConfigError(f"{name} = {value!r}: give a whole number of at least 1")
     if model is None:
         model = load_model(base.model)
     # Once each.
