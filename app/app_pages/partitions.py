@@ -159,7 +159,7 @@ def _verdict(found: Convergence) -> str:
     return (
         f"{fmt.percent(100 * share)} of what is predicted to be there after {count(enough)} of "
         f"{count(measured)} measurements; random picks are expected to reach {random} with all "
-        f"{count(measured)}."
+        f"{count(measured)}, of {count(found.size)} configurations there are."
     )
 
 
