@@ -14,9 +14,7 @@ from kareus.core.configuration import Configuration
 from kareus.core.measurement import Measurement
 from kareus.core.partition import Partition
 from kareus.search.history import average
-from kareus.search.hypervolume import far_references, hypervolumes
 from kareus.search.space import searchable
-from kareus.search.surrogate import Surrogate
 from kareus.search.threads import one_thread
 
 _LEAST_POINTS = 4
@@ -71,6 +69,10 @@ def converge(
     Raises:
         MeasurementError: A measurement cannot be used.
     """
+    # SciPy and Numba load where they are used.
+    from kareus.search.hypervolume import far_references, hypervolumes
+    from kareus.search.surrogate import Surrogate
+
     averaged = average(partition, measurements)
     if len(averaged) < _LEAST_POINTS:
         return None

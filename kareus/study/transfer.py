@@ -5,18 +5,20 @@ that it gives the same result however often it is stopped and resumed.
 """
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from kareus.core.measurement import Measurement
 from kareus.core.partition import Partition
 from kareus.core.workload import Workload
 from kareus.errors import ConfigError, NotFoundError
-from kareus.search.surrogate import Prior
 from kareus.search.threads import one_thread
-from kareus.search.transfer import LEAST_MEASURED, Donor, TransferPrior
 from kareus.store import Store, StudyRecord, StudyState
 from kareus.study.documents import request_of, workload_of
 from kareus.study.request import StudyRequest
 from kareus.workload.partitions import build_partitions
+
+if TYPE_CHECKING:
+    from kareus.search.surrogate import Prior
 
 _MOST_DONORS = 3
 
@@ -52,7 +54,7 @@ def find_donors(
 
 def load_priors(
     store: Store, request: StudyRequest, partitions: Mapping[str, Partition]
-) -> dict[str, Prior]:
+) -> "dict[str, Prior]":
     """Return a prior per searched partition that the request's donors measured.
 
     Raises:
@@ -64,6 +66,9 @@ def load_priors(
         return {}
     if not request.donors:
         raise ConfigError("the study names no study to start from: run it without --transfer")
+    # SciPy and Numba load where they are used.
+    from kareus.search.transfer import LEAST_MEASURED, Donor, TransferPrior
+
     donors: dict[str, list[Donor]] = {}
     for study in request.donors:
         try:
