@@ -1,26 +1,16 @@
 import numpy as np
 import pytest
 
-from kareus.core.partition import MeasuringBudget
 from kareus.search.convergence import converge
-from kareus.search.kind import SearchKind
-from kareus.search.loop import make_search
-from tests.search.spaces import STATIC_POWER_W, small_space
+from tests.search.spaces import STATIC_POWER_W, measured, search_of, small_space
 
 
 def _measured(num_measurements: int):
     space = small_space()
-    search = make_search(
-        SearchKind.KAREUS,
-        space.partition,
-        tuple(space.truth),
-        static_power_w=STATIC_POWER_W,
-        seed=0,
-        budget=MeasuringBudget(initial=num_measurements, num_batches=0, batch_size=1),
-    )
+    search = search_of(space, initial=num_measurements, num_batches=0, batch_size=1)
     found = []
     while batch := search.ask():
-        results = [space.measure(one, search.next_repeat(one)) for one in batch]
+        results = measured(search, space, batch)
         search.tell(results)
         found += results
     return space, found
